@@ -1,0 +1,2 @@
+//! Pod life-cycle decisions of the node runtime, and enrollment decisions of the agent.
+//! It never performs an effect.

@@ -1,0 +1,3 @@
+//! The CNI plugin.
+
+fn main() {}

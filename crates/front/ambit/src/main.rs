@@ -1,0 +1,3 @@
+//! The program: roles, settings and command line.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The demo workload: a small HTTP and TCP server and client in one static binary.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The pause process of a pod sandbox.
+
+fn main() {}

@@ -1,0 +1,21 @@
+//! Generated messages of the protocols spoken on the wire.
+//! Nothing in it is edited by hand: see `proto/`.
+
+/// One module per protocol package, nested as the packages are.
+#[allow(clippy::all, reason = "generated")]
+mod packages {
+    include!(concat!(env!("OUT_DIR"), "/packages.rs"));
+}
+
+/// Incremental discovery (package `envoy.service.discovery.v3`).
+pub use packages::envoy::service::discovery::v3 as discovery;
+/// Error details (package `google.rpc`).
+pub use packages::google::rpc;
+/// Authorization policies (package `istio.security`).
+pub use packages::istio::security;
+/// The certificate service (package `istio.v1.auth`).
+pub use packages::istio::v1::auth as ca;
+/// The workload API (package `istio.workload`).
+pub use packages::istio::workload;
+/// The hand-over protocol (package `istio.workload.zds`).
+pub use packages::istio::workload::zds;

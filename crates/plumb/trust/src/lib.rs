@@ -1,0 +1,2 @@
+//! TLS set-up, SPIFFE peer checks, certificate requests, signing and rotation.
+//! It never decides who may do what.

@@ -1,0 +1,2 @@
+//! Runs the controllers of decide/workloads on queues.
+//! It never decides: it reads, asks a decider, writes.

@@ -1,0 +1,1 @@
+//! The checks of the whole on a real cluster.

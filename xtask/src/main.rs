@@ -1,0 +1,3 @@
+//! Checks of the house and generated tables.
+
+fn main() {}
