@@ -1,6 +1,8 @@
 //! Child processes that are started again when they end.
 
 use crate::{Backoff, Clock, Shutdown};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -83,8 +85,8 @@ impl Program {
 /// The child cannot be waited for.
 pub async fn stop(child: &mut Child) -> io::Result<()> {
     let Some(pid) = child.id() else { return Ok(()) };
-    // The shell's kill is the one way to signal without unsafe code in this room.
-    let _ = Command::new("kill").arg("-TERM").arg(pid.to_string()).status().await;
+    // An error here means that the child has just ended, which the wait below sees.
+    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
     if tokio::time::timeout(TERM_WAIT, child.wait()).await.is_err() {
         child.kill().await?;
     }
