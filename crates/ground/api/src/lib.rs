@@ -15,3 +15,6 @@ pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 /// A value that is a number or a string, such as a target port.
 pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+pub mod istio;
+pub use istio::crds;
