@@ -1,2 +1,4 @@
 //! TLS set-up, SPIFFE peer checks, certificate requests, signing and rotation.
 //! It never decides who may do what.
+
+pub mod pki;
