@@ -1,8 +1,15 @@
 //! Compiles the protocol files with protox, so that no protoc is needed.
 
 /// The protocol files, each compiled into its package's module.
-const FILES: [&str; 6] =
-    ["workload.proto", "authorization.proto", "zds.proto", "ca.proto", "discovery.proto", "status.proto"];
+const FILES: [&str; 7] = [
+    "workload.proto",
+    "authorization.proto",
+    "zds.proto",
+    "ca.proto",
+    "discovery.proto",
+    "status.proto",
+    "cri.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

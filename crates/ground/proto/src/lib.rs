@@ -19,3 +19,5 @@ pub use packages::istio::v1::auth as ca;
 pub use packages::istio::workload;
 /// The hand-over protocol (package `istio.workload.zds`).
 pub use packages::istio::workload::zds;
+/// The container runtime interface (package `runtime.v1`).
+pub use packages::runtime::v1 as cri;
