@@ -1,6 +1,8 @@
 //! The one table of ports, labels, annotations, marks, paths and the SPIFFE format.
 //! It never holds logic.
 
+pub mod spiffe;
+
 /// Ports of the node proxy and the control plane. Source: Istio's port assignments.
 pub mod port {
     /// Outbound capture in the pod's namespace.
