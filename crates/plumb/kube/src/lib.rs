@@ -1,2 +1,18 @@
 //! Informers that start in one place, the work queue and writers, on kube-rs.
 //! It never decides what is to be written.
+
+mod decode;
+mod error;
+mod events;
+mod informer;
+mod informers;
+mod query;
+mod queue;
+mod watch;
+
+pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
+pub use events::{EventRecorder, EventType};
+pub use informer::{Change, Informer, ObjectKey};
+pub use informers::Informers;
+pub use query::Query;
+pub use queue::{Next, Queue};

@@ -1,0 +1,179 @@
+//! Decodes lists and watch events so that one object nobody can read does not hide all others.
+
+use crate::error::WatchError;
+use crate::informer::ObjectKey;
+use kube::api::WatchEvent;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// One page of a list.
+pub(crate) struct Page<K> {
+    pub(crate) objects: Vec<K>,
+    /// Objects that do not decode: what is known of them stays in force.
+    pub(crate) unreadable: Vec<ObjectKey>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) continue_token: Option<String>,
+}
+
+/// One event of a watch.
+pub(crate) enum Event<K> {
+    Applied(K),
+    Deleted {
+        key: ObjectKey,
+        resource_version: Option<String>,
+    },
+    Bookmark {
+        resource_version: String,
+    },
+    /// An object was applied that does not decode.
+    Unreadable {
+        key: ObjectKey,
+        resource_version: Option<String>,
+    },
+    Failed {
+        code: u16,
+        message: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct RawPage<T> {
+    #[serde(default)]
+    metadata: RawListMeta,
+    items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RawListMeta {
+    resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    continue_token: Option<String>,
+}
+
+/// Decodes one page. Errors: the document as a whole is not a list.
+pub(crate) fn page<K: DeserializeOwned>(bytes: &[u8]) -> Result<Page<K>, WatchError> {
+    if let Ok(raw) = serde_json::from_slice::<RawPage<K>>(bytes) {
+        return Ok(to_page(raw.metadata, raw.items.unwrap_or_default(), Vec::new()));
+    }
+    let raw: RawPage<Value> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
+    let (mut objects, mut unreadable) = (Vec::new(), Vec::new());
+    for item in raw.items.unwrap_or_default() {
+        let key = key_of(&item);
+        match serde_json::from_value(item) {
+            Ok(object) => objects.push(object),
+            Err(error) => {
+                tracing::warn!(object = %key, %error, "cannot read an object");
+                unreadable.push(key);
+            }
+        }
+    }
+    Ok(to_page(raw.metadata, objects, unreadable))
+}
+
+fn to_page<K>(metadata: RawListMeta, objects: Vec<K>, unreadable: Vec<ObjectKey>) -> Page<K> {
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let (resource_version, continue_token) = (some(metadata.resource_version), some(metadata.continue_token));
+    Page { objects, unreadable, resource_version, continue_token }
+}
+
+/// Decodes one line of a watch. Errors: the line is not a watch event at all.
+pub(crate) fn event<K>(line: &[u8]) -> Result<Event<K>, WatchError>
+where
+    K: DeserializeOwned + kube::Resource,
+{
+    match serde_json::from_slice::<WatchEvent<K>>(line) {
+        Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Ok(Event::Applied(object)),
+        Ok(WatchEvent::Deleted(object)) => {
+            let resource_version = object.meta().resource_version.clone();
+            Ok(Event::Deleted { key: ObjectKey::of(&object), resource_version })
+        }
+        Ok(WatchEvent::Bookmark(mark)) => {
+            Ok(Event::Bookmark { resource_version: mark.metadata.resource_version })
+        }
+        Ok(WatchEvent::Error(status)) => Ok(Event::Failed { code: status.code, message: status.message }),
+        Err(error) => loose_event(line, &error),
+    }
+}
+
+/// Reads what can be read of an event whose object does not decode.
+fn loose_event<K>(line: &[u8], cause: &serde_json::Error) -> Result<Event<K>, WatchError> {
+    let raw: Value = serde_json::from_slice(line).map_err(WatchError::Decode)?;
+    let object = &raw["object"];
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let resource_version = text(&object["metadata"]["resourceVersion"]);
+    match raw["type"].as_str() {
+        Some("ADDED" | "MODIFIED") => {
+            let key = key_of(object);
+            tracing::warn!(object = %key, error = %cause, "cannot read an object");
+            Ok(Event::Unreadable { key, resource_version })
+        }
+        Some("DELETED") => Ok(Event::Deleted { key: key_of(object), resource_version }),
+        // A server that fails before the first event may send a bare Status line.
+        _ => {
+            let status = if raw["kind"] == "Status" { &raw } else { object };
+            let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
+            Ok(Event::Failed { code, message: text(&status["message"]).unwrap_or_else(|| cause.to_string()) })
+        }
+    }
+}
+
+fn key_of(object: &Value) -> ObjectKey {
+    let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+    ObjectKey { namespace: text("namespace"), name: text("name").unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambit_api::core::v1::ConfigMap;
+
+    #[track_caller]
+    fn check_event(line: &str, expected: &str) {
+        let seen = match event::<ConfigMap>(line.as_bytes()) {
+            Ok(Event::Applied(object)) => format!("applied {}", ObjectKey::of(&object)),
+            Ok(Event::Deleted { key, .. }) => format!("deleted {key}"),
+            Ok(Event::Bookmark { resource_version }) => format!("bookmark {resource_version}"),
+            Ok(Event::Unreadable { key, resource_version }) => {
+                format!("unreadable {key} {resource_version:?}")
+            }
+            Ok(Event::Failed { code, message }) => format!("failed {code} {message}"),
+            Err(error) => format!("error {error}"),
+        };
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn events_decode_and_bad_objects_keep_their_name() {
+        check_event(r#"{"type":"ADDED","object":{"metadata":{"namespace":"n","name":"a"}}}"#, "applied n/a");
+        check_event(
+            r#"{"type":"DELETED","object":{"metadata":{"namespace":"n","name":"a"},"data":3}}"#,
+            "deleted n/a",
+        );
+        check_event(
+            r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"9"}}}"#,
+            "bookmark 9",
+        );
+        check_event(
+            r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"4"},"data":[1]}}"#,
+            r#"unreadable a Some("4")"#,
+        );
+        check_event(
+            r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old","reason":"Expired"}}"#,
+            "failed 410 too old",
+        );
+        check_event(r#"{"kind":"Status","code":500,"message":"down"}"#, "failed 500 down");
+        check_event("not json", "error the answer is not a Kubernetes document");
+    }
+
+    #[test]
+    fn a_bad_item_does_not_hide_the_good_ones() {
+        let text = r#"{"metadata":{"resourceVersion":"7","continue":""},"items":[
+            {"metadata":{"namespace":"n","name":"good"}}, {"metadata":{"namespace":"n","name":"bad"},"data":"x"}]}"#;
+        let page = page::<ConfigMap>(text.as_bytes()).expect("a list");
+        assert_eq!(page.objects.len(), 1);
+        assert_eq!(page.unreadable, [ObjectKey { namespace: Some("n".into()), name: "bad".into() }]);
+        assert_eq!((page.resource_version.as_deref(), page.continue_token), (Some("7"), None));
+    }
+}

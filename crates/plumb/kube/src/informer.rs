@@ -1,0 +1,240 @@
+//! What an informer shows: a snapshot of its objects, and their changes.
+
+use kube::Resource;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// Name of an object within its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Namespace; none for cluster-scoped objects.
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The key of an object that the API server returned.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        let meta = object.meta();
+        Self { namespace: meta.namespace.clone(), name: meta.name.clone().unwrap_or_default() }
+    }
+
+    /// The key of `name` in `namespace`.
+    pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: Some(namespace.into()), name: name.into() }
+    }
+
+    /// The key of a cluster-scoped object.
+    pub fn cluster(name: impl Into<String>) -> Self {
+        Self { namespace: None, name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// One object appeared (`old` is none), changed, or disappeared (`new` is none). An object that was replaced by
+/// another of the same name is two changes: the old one disappears, then the new one appears.
+#[derive(Debug)]
+pub struct Change<K> {
+    /// The object before.
+    pub old: Option<Arc<K>>,
+    /// The object now.
+    pub new: Option<Arc<K>>,
+}
+
+impl<K> Change<K> {
+    /// The newest version there is: the object now, or its last state when it disappeared.
+    ///
+    /// # Panics
+    /// Never for a change that an informer reports: it has at least one side.
+    pub fn latest(&self) -> &Arc<K> {
+        self.new.as_ref().or(self.old.as_ref()).expect("a change has at least one side")
+    }
+}
+
+type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+/// By namespace (empty for cluster-scoped), then by name.
+type Objects<K> = BTreeMap<String, BTreeMap<String, Arc<K>>>;
+
+/// A view of all objects of a query, kept up to date by a watch. Clones share one view.
+pub struct Informer<K> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<K> fmt::Debug for Informer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Informer").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Informer<K> {
+    pub(crate) fn new(path: String) -> Self {
+        let shared = Shared {
+            path,
+            objects: RwLock::new(BTreeMap::new()),
+            handlers: RwLock::new(Vec::new()),
+            synced: watch::Sender::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The object of that name.
+    pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
+        let objects = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.get(namespace.unwrap_or_default())?.get(name).cloned()
+    }
+
+    /// The object of that key.
+    pub fn by_key(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.get(key.namespace.as_deref(), &key.name)
+    }
+
+    /// All objects, sorted by namespace and name.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        let objects = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// All objects of a namespace, sorted by name.
+    pub fn list_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        let objects = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Whether the first list has been seen. A kind that the server does not know counts as synced and empty.
+    pub fn has_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    /// Calls `handler` on every change, after the view has changed, on the informer's own task: it must not block, and
+    /// must not call this function. A view that already has objects reports each of them at once as appeared.
+    pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        // Holding the handlers keeps the informer's task from changing the view in between.
+        let mut handlers = self.shared.handlers.write().unwrap_or_else(PoisonError::into_inner);
+        for object in self.list() {
+            handler(&Change { old: None, new: Some(object) });
+        }
+        handlers.push(Box::new(handler));
+    }
+}
+
+/// What an informer and its task share.
+pub(crate) struct Shared<K> {
+    path: String,
+    objects: RwLock<Objects<K>>,
+    handlers: RwLock<Vec<Handler<K>>>,
+    synced: watch::Sender<bool>,
+}
+
+/// The writing side of an informer, held by its task alone.
+pub(crate) struct Writer<K> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K: Resource + Send + Sync + 'static> Writer<K> {
+    pub(crate) fn of(informer: &Informer<K>) -> Self {
+        Self { shared: informer.shared.clone() }
+    }
+
+    /// Path of the resource, for logs.
+    pub(crate) fn path(&self) -> &str {
+        &self.shared.path
+    }
+
+    pub(crate) fn subscribe_synced(&self) -> watch::Receiver<bool> {
+        self.shared.synced.subscribe()
+    }
+
+    pub(crate) fn has_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    pub(crate) fn mark_synced(&self) {
+        self.shared.synced.send_replace(true);
+    }
+
+    /// Takes a new version of an object.
+    pub(crate) fn apply(&self, mut object: K) {
+        // Nobody reads field ownership from a view, and it is often half of an object.
+        object.meta_mut().managed_fields = None;
+        let key = ObjectKey::of(&object);
+        let new = Arc::new(object);
+        let handlers = self.shared.handlers.read().unwrap_or_else(PoisonError::into_inner);
+        let old = {
+            let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+            let of_namespace = objects.entry(key.namespace.unwrap_or_default()).or_default();
+            of_namespace.insert(key.name, new.clone())
+        };
+        match old {
+            Some(old) if same(old.as_ref(), new.as_ref()) => {}
+            Some(old) if old.meta().uid != new.meta().uid => {
+                report(&handlers, Change { old: Some(old), new: None });
+                report(&handlers, Change { old: None, new: Some(new) });
+            }
+            old => report(&handlers, Change { old, new: Some(new) }),
+        }
+    }
+
+    /// Takes the disappearance of an object.
+    pub(crate) fn remove(&self, key: &ObjectKey) {
+        let namespace = key.namespace.as_deref().unwrap_or_default();
+        let handlers = self.shared.handlers.read().unwrap_or_else(PoisonError::into_inner);
+        let old = {
+            let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(of_namespace) = objects.get_mut(namespace) else { return };
+            let old = of_namespace.remove(&key.name);
+            if of_namespace.is_empty() {
+                objects.remove(namespace);
+            }
+            old
+        };
+        if let Some(old) = old {
+            report(&handlers, Change { old: Some(old), new: None });
+        }
+    }
+
+    /// Takes a full list: what is neither in `objects` nor in `kept` is gone.
+    pub(crate) fn replace(&self, objects: Vec<K>, kept: &[ObjectKey]) {
+        let mut gone: std::collections::BTreeSet<ObjectKey> = {
+            let held = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+            held.values().flat_map(BTreeMap::values).map(|object| ObjectKey::of(object.as_ref())).collect()
+        };
+        for key in objects.iter().map(ObjectKey::of).chain(kept.iter().cloned()) {
+            gone.remove(&key);
+        }
+        for key in gone {
+            self.remove(&key);
+        }
+        for object in objects {
+            self.apply(object);
+        }
+    }
+}
+
+/// Whether nothing changed: a list repeats what the watch has already told.
+fn same<K: Resource>(old: &K, new: &K) -> bool {
+    let (old, new) = (old.meta(), new.meta());
+    old.uid == new.uid && old.resource_version.is_some() && old.resource_version == new.resource_version
+}
+
+fn report<K>(handlers: &[Handler<K>], change: Change<K>) {
+    for handler in handlers {
+        handler(&change);
+    }
+}

@@ -1,0 +1,147 @@
+//! The registry that shares informers and starts them in one place.
+
+use crate::error::InformerError;
+use crate::informer::{Informer, Writer};
+use crate::query::Query;
+use crate::watch::Source;
+use ambit_runtime::Shutdown;
+use futures::future::BoxFuture;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// All informers of a process or role. Constructing and asking does no I/O; clones share one registry.
+#[derive(Clone)]
+pub struct Informers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    shared: HashMap<(TypeId, String, Query), Box<dyn Any + Send>>,
+    waiting: Vec<Starter>,
+    synced: Vec<(String, watch::Receiver<bool>)>,
+    tasks: JoinSet<()>,
+}
+
+type Starter = Box<dyn FnOnce(Shutdown) -> BoxFuture<'static, ()> + Send>;
+
+impl fmt::Debug for Informers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Informers").finish_non_exhaustive()
+    }
+}
+
+impl Informers {
+    /// An empty registry on this client.
+    pub fn new(client: Client) -> Self {
+        Self { inner: Arc::new(Inner { client, state: Mutex::default() }) }
+    }
+
+    /// The client that the informers use.
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    /// The informer of a kind known at compile time; the same one when asked twice. It starts with the next
+    /// [`Informers::run_and_wait`]. With `PartialObjectMeta<K>` only metadata is asked for.
+    pub fn informer<K>(&self, query: Query) -> Informer<K>
+    where
+        K: Resource + Clone + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Default + Clone + Send + Sync,
+    {
+        self.informer_of(K::DynamicType::default(), query)
+    }
+
+    /// Like [`Informers::informer`], of a kind named at run time.
+    ///
+    /// # Panics
+    /// Never: the registry's key holds the type.
+    pub fn informer_of<K>(&self, kind: K::DynamicType, query: Query) -> Informer<K>
+    where
+        K: Resource + Clone + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Clone + Send + Sync,
+    {
+        let path = K::url_path(&kind, query.in_namespace());
+        let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (TypeId::of::<K>(), path.clone(), query.clone());
+        if let Some(known) = state.shared.get(&key) {
+            return known.downcast_ref::<Informer<K>>().expect("the key holds the type").clone();
+        }
+        let informer = Informer::<K>::new(path.clone());
+        let writer = Writer::of(&informer);
+        state.synced.push((path.clone(), writer.subscribe_synced()));
+        let source = Source::new(self.inner.client.clone(), path, query, writer);
+        state.waiting.push(Box::new(move |shutdown| Box::pin(source.run(shutdown))));
+        state.shared.insert(key, Box::new(informer.clone()));
+        informer
+    }
+
+    /// Starts every informer that has not started yet, and returns once all have synced. Their tasks go on until
+    /// `shutdown`. An unreachable server is waited for: bound the wait with a timeout or with `shutdown`.
+    ///
+    /// # Errors
+    /// `shutdown` came first, or an informer's task has panicked.
+    pub async fn run_and_wait(&self, shutdown: &Shutdown) -> Result<(), InformerError> {
+        let synced = {
+            let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+            for start in std::mem::take(&mut state.waiting) {
+                state.tasks.spawn(stop_on_panic(start(shutdown.clone()), shutdown.clone()));
+            }
+            state.synced.clone()
+        };
+        for (path, mut synced) in synced {
+            let seen = tokio::select! {
+                seen = synced.wait_for(|synced| *synced) => seen.is_ok(),
+                () = shutdown.cancelled() => false,
+            };
+            if !seen {
+                return Err(InformerError::Stopped { waiting_for: path });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all informer tasks have ended, which they do at shutdown.
+    ///
+    /// # Errors
+    /// A task has panicked.
+    pub async fn join(&self) -> Result<(), InformerError> {
+        let mut tasks = {
+            let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut state.tasks)
+        };
+        let mut outcome = Ok(());
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended {
+                outcome = Err(InformerError::Panicked(error.to_string()));
+            }
+        }
+        outcome
+    }
+}
+
+/// A view that no longer moves is worse than a stopped process: a panic in a handler stops everything.
+async fn stop_on_panic(task: BoxFuture<'static, ()>, shutdown: Shutdown) {
+    struct Guard(Shutdown);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                tracing::error!("an informer task panicked, stopping");
+                self.0.cancel();
+            }
+        }
+    }
+    let _guard = Guard(shutdown);
+    task.await;
+}

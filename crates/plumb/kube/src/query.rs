@@ -1,0 +1,72 @@
+//! Which objects of a kind an informer holds.
+
+use kube::api::{ListParams, WatchParams};
+
+/// Objects per page of a list, as client-go asks for: bounds what one answer makes the server encode.
+const PAGE_OBJECTS: u32 = 500;
+
+/// Seconds after which the server ends a watch by itself; its silence past this means a dead connection.
+pub(crate) const WATCH_SECONDS: u32 = 290;
+
+/// Which objects of a kind an informer holds. Equal queries share one informer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Query {
+    namespace: Option<String>,
+    labels: Option<String>,
+    fields: Option<String>,
+}
+
+impl Query {
+    /// Every object of the kind, in all namespaces.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Only objects of this namespace.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Only objects that this label selector takes, such as `a=b,c!=d`.
+    #[must_use]
+    pub fn labels(mut self, selector: impl Into<String>) -> Self {
+        self.labels = Some(selector.into());
+        self
+    }
+
+    /// Only objects that this field selector takes, such as `spec.nodeName=x`.
+    #[must_use]
+    pub fn fields(mut self, selector: impl Into<String>) -> Self {
+        self.fields = Some(selector.into());
+        self
+    }
+
+    /// The namespace this is limited to.
+    pub(crate) fn in_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Parameters of one page of the list.
+    pub(crate) fn to_list_params(&self, continue_token: Option<String>) -> ListParams {
+        ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            limit: Some(PAGE_OBJECTS),
+            continue_token,
+            ..ListParams::default()
+        }
+    }
+
+    /// Parameters of the watch that follows the list.
+    pub(crate) fn to_watch_params(&self) -> WatchParams {
+        WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            timeout: Some(WATCH_SECONDS),
+            bookmarks: true,
+            ..WatchParams::default()
+        }
+    }
+}
