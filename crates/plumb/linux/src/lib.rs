@@ -1,4 +1,12 @@
 //! Network namespaces, netlink, descriptor passing, socket options, mounts, /proc and cgroups.
 //! It never holds policy. It is the only room with unsafe code.
 
+pub mod error;
 pub mod mount;
+pub mod netns;
+pub mod nft;
+pub mod process;
+pub mod route;
+pub mod seqpacket;
+
+pub use error::Error;

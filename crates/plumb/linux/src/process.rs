@@ -1,0 +1,1 @@
+//! Reads processes from /proc.
