@@ -1,5 +1,5 @@
 //! Generated messages of the protocols spoken on the wire.
-//! Nothing in it is edited by hand: see `proto/`.
+//! They are never edited by hand: the definitions are in `proto/`.
 
 /// One module per protocol package, nested as the packages are.
 #[allow(clippy::all, reason = "generated")]
