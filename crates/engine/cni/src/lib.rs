@@ -1,2 +1,12 @@
 //! CNI configuration, result and error documents, and the edit and undo of configuration lists.
 //! It never touches a file.
+
+pub mod conf;
+pub mod event;
+pub mod list;
+pub mod result;
+mod scan;
+
+pub use conf::{Arguments, ErrorObject, NetConf, Version, code};
+pub use event::{Answer, Event};
+pub use list::{Entry, ListError, insert, remove, render};
