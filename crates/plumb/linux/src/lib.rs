@@ -8,5 +8,6 @@ pub mod nft;
 pub mod process;
 pub mod route;
 pub mod seqpacket;
+pub mod socket;
 
 pub use error::Error;

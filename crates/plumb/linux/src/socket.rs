@@ -59,10 +59,10 @@ pub fn listen(address: SocketAddr, mark: u32, transparency: Transparency) -> io:
     socket.set_mark(mark)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    let transparent = match (transparency, set_transparent(&socket, address.ip())) {
-        (Transparency::Off, _) => false,
-        (Transparency::BestEffort, outcome) => outcome.is_ok(),
-        (Transparency::Required, outcome) => outcome.map(|()| true)?,
+    let transparent = match transparency {
+        Transparency::Off => false,
+        Transparency::BestEffort => set_transparent(&socket, address.ip()).is_ok(),
+        Transparency::Required => set_transparent(&socket, address.ip()).map(|()| true)?,
     };
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -201,7 +201,8 @@ impl SocketThread {
 /// Works until every sender is gone. After each job the thread goes home, so that it does not keep the namespace of a
 /// pod alive that has ended.
 fn serve(home: &NetNs, inbox: &mpsc::Receiver<(Arc<NetNs>, Job)>) {
-    let enter = |namespace: &NetNs| setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+    let enter =
+        |namespace: &NetNs| setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
     while let Ok((namespace, job)) = inbox.recv() {
         job(enter(&namespace));
         if let Err(error) = enter(home) {
