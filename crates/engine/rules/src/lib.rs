@@ -7,6 +7,7 @@ pub mod host;
 pub mod netlink;
 pub mod pod;
 pub mod rule;
+pub mod service;
 
 pub use batch::{
     Batch, Chain, ChainHook, ChainKind, Command, Datum, Element, Family, Hook, Policy, Set, SetType,

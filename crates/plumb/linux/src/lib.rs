@@ -2,6 +2,7 @@
 //! It never holds policy. It is the only room with unsafe code.
 
 pub mod error;
+pub mod link;
 pub mod mount;
 pub mod netns;
 pub mod nft;

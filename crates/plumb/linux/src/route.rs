@@ -187,7 +187,7 @@ fn send(message: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
 }
 
 /// Sends a request and waits for its acknowledgement.
-fn request(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+pub(crate) fn request(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     let socket = send(message, flags)?;
     match receive(&socket)?.into_iter().next() {
         Some(NetlinkPayload::Error(answer)) if answer.code.is_none() => Ok(()),
