@@ -1,2 +1,4 @@
 //! Pod life-cycle decisions of the node runtime, and enrollment decisions of the agent.
 //! It never performs an effect.
+
+pub mod pod;
