@@ -1,205 +1,18 @@
 //! One pod's next steps.
 
 use super::observed::{Container, ContainerState, Observed};
-use super::probe::{ProbeKind, ProbeTrack, ProbeVerdict};
-use super::status::{self, Addresses, Extra, StatusInput};
+use super::plan::{Effect, Failure, FailureKind, Input, KillReason, Note, Outcome, Plan, ProbeTask};
+use super::probe::ProbeKind;
+use super::status::{self, Extra, StatusInput};
+use super::track::{RESTART_DELAY, RESTART_DELAY_MAX, Track};
 use super::{RestartPolicy, grace_of, init_containers, is_terminal, spec_of, support};
-use ambit_api::core::v1::{Container as Spec, Pod, PodStatus};
+use ambit_api::core::v1::{Container as Spec, Pod};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Delay before the second restart of a container. Source: kubelet's crash-loop back-off.
-const RESTART_DELAY: Duration = Duration::from_secs(10);
-/// Longest delay between restarts.
-const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
-/// A container that was not restarted for this long starts over with the shortest delay.
-const RESTART_FORGET: Duration = Duration::from_secs(600);
 /// Ended runs of one container that are kept, so that the previous log can be read.
 const RUNS_KEPT: usize = 2;
-
-/// What the plan is made from.
-#[derive(Debug)]
-pub struct Input<'a> {
-    /// The pod as stored, or as last seen.
-    pub pod: &'a Pod,
-    /// Whether the pod is no longer stored.
-    pub gone: bool,
-    /// What the runtime shows.
-    pub observed: Observed,
-    /// The node's addresses.
-    pub addresses: &'a Addresses,
-    /// Wall-clock time.
-    pub now: Timestamp,
-}
-
-/// A step to carry out, in the order of the list; after a failure the rest is not carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Prepare the volumes and make the sandbox.
-    CreateSandbox {
-        /// How many came before it.
-        attempt: u32,
-    },
-    /// End a sandbox's processes and release its network.
-    StopSandbox {
-        /// Its id.
-        id: String,
-    },
-    /// Remove a sandbox and its containers.
-    RemoveSandbox {
-        /// Its id.
-        id: String,
-    },
-    /// Make and start a container in the current sandbox.
-    StartContainer {
-        /// Name in the pod.
-        name: String,
-        /// How many runs came before it.
-        attempt: u32,
-        /// The sandbox.
-        sandbox: String,
-    },
-    /// Ask a container to end, and end it after `grace`. Adjacent ones are carried out together.
-    KillContainer {
-        /// Its id.
-        id: String,
-        /// Name in the pod.
-        name: String,
-        /// From the stop signal to the kill.
-        grace: Duration,
-        /// Why.
-        reason: KillReason,
-    },
-    /// Remove an ended run and its log.
-    RemoveContainer {
-        /// Its id.
-        id: String,
-        /// Name in the pod.
-        name: String,
-        /// Which run.
-        attempt: u32,
-    },
-    /// Unmount and remove the pod's volumes, directories and control group.
-    CleanUp,
-    /// Delete the stored pod, now, if it still has this uid.
-    DeletePod,
-}
-
-/// Why a container is ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KillReason {
-    /// The pod is deleted or has ended.
-    PodEnds,
-    /// Its liveness or startup probe fails.
-    Probe(ProbeKind),
-    /// Its sandbox is gone.
-    SandboxChanged,
-}
-
-/// Something to tell about as an event of the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// Machine-readable reason.
-    pub reason: &'static str,
-    /// Text.
-    pub message: String,
-    /// The container it is about.
-    pub container: Option<String>,
-}
-
-/// A probe that has to be running.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProbeTask {
-    /// Name in the pod.
-    pub container: String,
-    /// Id of the run.
-    pub run: String,
-    /// Which probe.
-    pub kind: ProbeKind,
-    /// When the run started.
-    pub started: Timestamp,
-}
-
-/// What to do now.
-#[derive(Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The status to write first, if it differs from the stored one.
-    pub status: Option<PodStatus>,
-    /// Then the steps.
-    pub effects: Vec<Effect>,
-    /// Events to record.
-    pub notes: Vec<Note>,
-    /// Probes that have to be running; all others have to be stopped.
-    pub probes: Vec<ProbeTask>,
-    /// When to plan again even if nothing happens.
-    pub wake_at: Option<Timestamp>,
-    /// Nothing of the pod is left.
-    pub finished: bool,
-}
-
-/// What kind of step failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The image is not there and may be pulled, which failed.
-    ImagePull,
-    /// The image is not there and may not be pulled.
-    ImageNeverPull,
-    /// Its configuration refers to something missing or not served.
-    Config,
-    /// The runtime refused to make it.
-    Create,
-    /// The runtime failed to start it.
-    Run,
-}
-
-/// A failed start of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// Which step.
-    pub kind: FailureKind,
-    /// What went wrong.
-    pub message: String,
-}
-
-/// What came of an effect or a probe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The sandbox runs.
-    SandboxCreated,
-    /// The sandbox could not be made.
-    SandboxFailed,
-    /// The sandbox's network is released.
-    SandboxStopped {
-        /// Its id.
-        id: String,
-    },
-    /// The container was started for the `attempt`th time.
-    Started {
-        /// Name in the pod.
-        name: String,
-        /// How many runs came before it.
-        attempt: u32,
-    },
-    /// The container was not started.
-    StartFailed {
-        /// Name in the pod.
-        name: String,
-        /// Why.
-        failure: Failure,
-    },
-    /// A probe ran.
-    Probed {
-        /// The probe.
-        task: ProbeTask,
-        /// Whether it passed.
-        passed: bool,
-    },
-    /// Volumes and directories are gone.
-    CleanedUp,
-    /// The stored pod was deleted, or only waits for finalizers.
-    Deleted,
-}
 
 /// What is remembered of a pod between plans.
 #[derive(Debug, Default)]
@@ -213,54 +26,6 @@ pub struct Life {
     refusal_noted: bool,
 }
 
-/// What is remembered of a container.
-#[derive(Debug, Default)]
-struct Track {
-    run: String,
-    probes: BTreeMap<ProbeKind, ProbeTrack>,
-    delay: Option<(Duration, Timestamp)>,
-    retry: Option<(Failure, Timestamp, u32)>,
-    noted_attempt: Option<u32>,
-}
-
-impl Track {
-    fn verdict(&self, kind: ProbeKind) -> ProbeVerdict {
-        self.probes.get(&kind).map_or(ProbeVerdict::Undecided, |p| p.verdict)
-    }
-
-    /// Whether the startup probe, if any, has passed.
-    fn has_started(&self, spec: &Spec) -> bool {
-        spec.startup_probe.is_none() || self.verdict(ProbeKind::Startup) == ProbeVerdict::Passing
-    }
-
-    fn is_ready(&self, spec: &Spec) -> bool {
-        let passing = self.verdict(ProbeKind::Readiness) == ProbeVerdict::Passing;
-        self.has_started(spec) && (spec.readiness_probe.is_none() || passing)
-    }
-
-    /// The probe for whose sake the container has to be restarted.
-    fn failing(&self, spec: &Spec) -> Option<ProbeKind> {
-        [ProbeKind::Startup, ProbeKind::Liveness]
-            .into_iter()
-            .find(|kind| kind.of(spec).is_some() && self.verdict(*kind) == ProbeVerdict::Failing)
-    }
-
-    /// Until when an ended run is not followed by another.
-    fn back_off_until(&self, run: &Container) -> Option<(Timestamp, Duration)> {
-        let ContainerState::Exited { finished, .. } = run.state else { return None };
-        self.delay.map(|(delay, _)| (finished + delay, delay))
-    }
-
-    fn count_restart(&mut self, now: Timestamp) {
-        let expired = |since: Timestamp| now.duration_since(since).unsigned_abs() > RESTART_FORGET;
-        let delay = match self.delay {
-            Some((delay, since)) if !expired(since) => (delay * 2).min(RESTART_DELAY_MAX),
-            _ => RESTART_DELAY,
-        };
-        self.delay = Some((delay, now));
-    }
-}
-
 /// One planning round: the input with its lost runs added, and the plan in the making.
 struct Round<'a> {
     pod: &'a Pod,
@@ -269,6 +34,8 @@ struct Round<'a> {
     observed: &'a Observed,
     now: Timestamp,
     plan: Plan,
+    /// The containers to start, with their attempts.
+    starts: Vec<(String, u32)>,
 }
 
 impl Round<'_> {
@@ -290,7 +57,15 @@ impl Life {
         let observed = observed.with_remembered(pod, now);
         self.follow_runs(&observed);
         let policy = RestartPolicy::of(&spec);
-        let mut round = Round { pod, spec: &spec, policy, observed: &observed, now, plan: Plan::default() };
+        let mut round = Round {
+            pod,
+            spec: &spec,
+            policy,
+            observed: &observed,
+            now,
+            plan: Plan::default(),
+            starts: Vec::new(),
+        };
         let ending = gone || pod.metadata.deletion_timestamp.is_some();
         let refusal = support::unsupported(pod).filter(|_| !ending && !is_terminal(pod));
         if let Some(message) = &refusal {
@@ -432,7 +207,8 @@ impl Life {
             round.plan.effects.push(Effect::StopSandbox { id: sandbox.id.clone() });
             round.plan.effects.push(Effect::RemoveSandbox { id: sandbox.id.clone() });
         }
-        let starts = self.plan_containers(round, current.map(|s| s.id.as_str()));
+        self.plan_containers(round, current.map(|s| s.id.as_str()));
+        let starts = std::mem::take(&mut round.starts);
         match current {
             Some(sandbox) => round.plan.effects.extend(starts.into_iter().map(|(name, attempt)| {
                 Effect::StartContainer { name, attempt, sandbox: sandbox.id.clone() }
@@ -451,9 +227,8 @@ impl Life {
         round.plan.effects.push(Effect::CreateSandbox { attempt });
     }
 
-    /// The containers to start now, with their attempts; kills and probes go to the plan.
-    fn plan_containers(&mut self, round: &mut Round<'_>, sandbox: Option<&str>) -> Vec<(String, u32)> {
-        let mut starts = Vec::new();
+    /// Finds the containers to start now; kills and probes go to the plan.
+    fn plan_containers(&mut self, round: &mut Round<'_>, sandbox: Option<&str>) {
         let in_sandbox = |run: &Container| sandbox == Some(run.sandbox.as_str());
         let spec = round.spec;
         // Once the others have started, the run-once containers are not looked at any more.
@@ -473,12 +248,12 @@ impl Life {
                 }
                 None if initialized && !status::is_sidecar(container) => true,
                 _ => {
-                    self.plan_start(round, container, run, here.is_none(), &mut starts);
+                    self.plan_start(round, container, run, here.is_none());
                     false
                 }
             };
             if !complete && !initialized {
-                return starts;
+                return;
             }
         }
         for container in &spec.containers {
@@ -486,31 +261,23 @@ impl Life {
                 Some(run) if run.is_running() => {
                     self.watch(round, container, run);
                 }
-                run => self.plan_start(round, container, run, false, &mut starts),
+                run => self.plan_start(round, container, run, false),
             }
         }
-        starts
     }
 
     /// Decides on a container that does not run. `again`: it has to run in a new sandbox whatever its exit code.
-    fn plan_start(
-        &mut self,
-        round: &mut Round<'_>,
-        spec: &Spec,
-        run: Option<&Container>,
-        again: bool,
-        starts: &mut Vec<(String, u32)>,
-    ) {
+    fn plan_start(&mut self, round: &mut Round<'_>, spec: &Spec, run: Option<&Container>, again: bool) {
         let track = self.tracks.entry(spec.name.clone()).or_default();
         if let Some((_, at, _)) = track.retry.as_ref().filter(|(_, at, _)| round.now < *at) {
             return round.wake_at(*at);
         }
-        let Some(run) = run else { return starts.push((spec.name.clone(), 0)) };
+        let Some(run) = run else { return round.starts.push((spec.name.clone(), 0)) };
         let Some(code) = run.exit_code() else {
             // Made but never started: the node stopped between the two.
             let (id, name) = (run.id.clone(), run.name.clone());
             round.plan.effects.push(Effect::RemoveContainer { id, name, attempt: run.attempt });
-            return starts.push((spec.name.clone(), run.attempt));
+            return round.starts.push((spec.name.clone(), run.attempt));
         };
         if !again && !restarts(round.policy, spec, code) {
             return;
@@ -522,7 +289,7 @@ impl Life {
                 }
                 round.wake_at(until);
             }
-            None => starts.push((spec.name.clone(), run.attempt + 1)),
+            None => round.starts.push((spec.name.clone(), run.attempt + 1)),
         }
     }
 

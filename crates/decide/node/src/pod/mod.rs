@@ -4,13 +4,16 @@ pub mod environment;
 pub mod files;
 mod life;
 mod observed;
+mod plan;
 mod probe;
 pub mod resources;
 mod status;
 mod support;
+mod track;
 
-pub use life::{Effect, Failure, FailureKind, Input, KillReason, Life, Note, Outcome, Plan, ProbeTask};
+pub use life::Life;
 pub use observed::{Container, ContainerState, Observed, Sandbox};
+pub use plan::{Effect, Failure, FailureKind, Input, KillReason, Note, Outcome, Plan, ProbeTask};
 pub use probe::{ProbeKind, ProbeTiming, ProbeVerdict};
 pub use status::{Addresses, truncate_to_second};
 pub use support::unsupported;

@@ -1,5 +1,7 @@
 use super::*;
 use crate::pod::observed::Sandbox;
+use crate::pod::status::Addresses;
+use ambit_api::core::v1::PodStatus;
 use ambit_api::meta::Time;
 use serde_json::{Value, json};
 
