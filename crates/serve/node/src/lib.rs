@@ -2,3 +2,4 @@
 //! It never decides a pod's next step itself.
 
 pub mod dns;
+pub mod services;
