@@ -1,2 +1,16 @@
 //! Kubernetes and Istio objects to the mesh's workloads, services and policies.
 //! It never speaks xDS or holds a stream.
+
+mod authorization;
+mod labels;
+mod mesh;
+mod peer_authentication;
+mod resource;
+mod service;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+pub use authorization::{Conversion, PolicyCondition, convert_authorization_policy};
+pub use mesh::{Inputs, Mesh, MeshSettings, ObjectName, Outputs};
+pub use resource::{Facts, NetworkIp, Resource};

@@ -1,0 +1,28 @@
+//! Labels and annotations of objects, and what they say.
+
+use ambit_api::istio::WorkloadSelector;
+use ambit_names::label;
+use std::collections::BTreeMap;
+
+/// Labels or annotations, as objects carry them.
+pub(crate) type Map = BTreeMap<String, String>;
+
+/// The value of `key`, if there are labels at all and it is not empty.
+pub(crate) fn value<'a>(labels: Option<&'a Map>, key: &str) -> Option<&'a str> {
+    labels?.get(key).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Whether every label that is asked for is there.
+pub(crate) fn matches(selector: &Map, labels: Option<&Map>) -> bool {
+    selector.iter().all(|(key, wanted)| labels.and_then(|l| l.get(key)) == Some(wanted))
+}
+
+/// The labels a policy selects by. An empty selector selects the same as none: everything.
+pub(crate) fn selected(selector: Option<&WorkloadSelector>) -> Option<&Map> {
+    selector.map(|s| &s.match_labels).filter(|labels| !labels.is_empty())
+}
+
+/// The waypoint that an object asks for.
+pub(crate) fn waypoint(labels: Option<&Map>) -> Option<&str> {
+    value(labels, label::USE_WAYPOINT).filter(|name| *name != "none")
+}
