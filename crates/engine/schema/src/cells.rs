@@ -34,13 +34,24 @@ impl ResourceType {
     }
 }
 
-pub(crate) fn built_in_columns(_group: &str, _kind: &str) -> Vec<Column> {
-    let column = |name: &str, format: &str| Column {
+fn column(name: &str, type_: &str, format: &str) -> Column {
+    Column {
         name: name.to_owned(),
-        type_: "string".to_owned(),
+        type_: type_.to_owned(),
         format: format.to_owned(),
         description: String::new(),
         priority: 0,
-    };
-    vec![column("Name", "name"), column("Age", "")]
+    }
+}
+
+pub(crate) fn name_column() -> Column {
+    column("Name", "string", "name")
+}
+
+pub(crate) fn age_column() -> Column {
+    column("Age", "string", "")
+}
+
+pub(crate) fn built_in_columns(_group: &str, _kind: &str) -> Vec<Column> {
+    vec![name_column(), age_column()]
 }

@@ -137,6 +137,14 @@ struct Walk {
 
 impl Walk {
     fn value(&mut self, path: &Path<'_>, schema: &Schema, value: &mut Value) {
+        // Inside a custom resource, metadata is of a built-in type and read as such.
+        let custom = self.custom;
+        self.custom &= !matches!(schema.shape, Shape::Definition(_));
+        self.value_of(path, schema, value);
+        self.custom = custom;
+    }
+
+    fn value_of(&mut self, path: &Path<'_>, schema: &Schema, value: &mut Value) {
         let resolved = schema.resolve();
         match (&resolved.shape, &mut *value) {
             (Shape::Object(fields), Value::Object(map)) => self.object(path, (schema, fields), map),
@@ -150,7 +158,7 @@ impl Walk {
                     self.entry(&path.index(index), of, item);
                 }
             }
-            _ if self.custom && !matches!(schema.shape, Shape::Definition(_)) => {}
+            _ if self.custom => {}
             (shape, value) => self.scalar(path, shape, value),
         }
     }
@@ -173,7 +181,6 @@ impl Walk {
         (schema, fields): (&Schema, &[crate::schema::Field]),
         map: &mut Map<String, Value>,
     ) {
-        let built_in = !self.custom || matches!(schema.shape, Shape::Definition(_));
         map.retain(|name, value| {
             let path = path.field(name);
             let Some(field) = find_field(fields, name) else {
@@ -183,7 +190,7 @@ impl Walk {
                 return schema.preserve_unknown;
             };
             // Built-in kinds read null as absent; for custom ones defaulting decides.
-            if built_in && value.is_null() && !matches!(field.schema.shape, Shape::Any) {
+            if !self.custom && value.is_null() && !matches!(field.schema.shape, Shape::Any) {
                 return false;
             }
             self.value(&path, &field.schema, value);

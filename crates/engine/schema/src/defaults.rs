@@ -1,11 +1,12 @@
 //! Defaults as clients notice them: those of the type table and of custom schemas, and the few that depend on other
 //! fields.
 
+mod kinds;
+
 use serde_json::{Map, Value};
 
 use crate::catalog::ResourceType;
 use crate::schema::{Field, Schema, Shape};
-use crate::table;
 
 impl ResourceType {
     /// Fills in defaults. Done on every write and on every read from the store, so that old objects gain new defaults.
@@ -14,11 +15,14 @@ impl ResourceType {
     }
 }
 
-fn walk(schema: &Schema, value: &mut Value) {
+pub(crate) fn walk(schema: &Schema, value: &mut Value) {
     let resolved = schema.resolve();
     match (&resolved.shape, value) {
         (Shape::Object(fields), Value::Object(map)) => {
-            fill(schema, fields, map);
+            fill(fields, map);
+            if let Shape::Definition(id) = schema.shape {
+                kinds::dependent_defaults(id, map);
+            }
             for field in fields {
                 if let Some(value) = map.get_mut(field.name.as_ref()) {
                     walk(&field.schema, value);
@@ -31,19 +35,19 @@ fn walk(schema: &Schema, value: &mut Value) {
     }
 }
 
-fn fill(schema: &Schema, fields: &[Field], map: &mut Map<String, Value>) {
-    if let Shape::Definition(id) = schema.shape {
-        let _ = table::name(id);
-    }
+fn fill(fields: &[Field], map: &mut Map<String, Value>) {
     for field in fields {
-        let Some(default) = &field.schema.default else { continue };
         let name = field.name.as_ref();
-        match map.get(name) {
-            None => {}
-            // A null that is not a value of its own gives way to the default.
-            Some(Value::Null) if !field.schema.nullable => {}
-            Some(_) => continue,
+        // A null that is not a value of its own gives way to the default.
+        let missing = map.get(name).is_none_or(|value| value.is_null() && !field.schema.nullable);
+        if !missing {
+            continue;
         }
-        map.insert(name.to_owned(), default.clone());
+        match &field.schema.default {
+            Some(default) => {
+                map.insert(name.to_owned(), default.clone());
+            }
+            None => {}
+        }
     }
 }

@@ -137,6 +137,10 @@ impl Faults {
         self.push(path, FaultKind::Duplicate, Some(value.into()), String::new());
     }
 
+    pub(crate) fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
+        self.push(path, FaultKind::NotFound, Some(value.into()), String::new());
+    }
+
     pub(crate) fn too_long(&mut self, path: &Path<'_>, bytes_max: usize) {
         self.push(path, FaultKind::TooLong, None, format!("may not be more than {bytes_max} bytes"));
     }

@@ -15,6 +15,7 @@ mod quantity;
 mod schema;
 mod select;
 mod served;
+mod structural;
 mod table;
 mod validate;
 

@@ -75,6 +75,8 @@ pub struct Field {
     pub name: Box<str>,
     /// Whether the field must be given.
     pub required: bool,
+    /// Whether a required field may be missing all the same, as far as validation goes.
+    pub lenient: bool,
     /// The type of its value.
     pub schema: Schema,
 }

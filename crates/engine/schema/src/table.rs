@@ -130,7 +130,7 @@ fn parse_field(table: &Table, line: &str) -> Field {
         let (key, value) = word.split_once('=').expect("semantics are key=value");
         apply_semantics(&mut schema, key, value);
     }
-    Field { name: name.trim_end_matches('!').into(), required, schema }
+    Field { name: name.trim_end_matches('!').into(), required, lenient: false, schema }
 }
 
 fn parse_type(table: &Table, word: &str) -> Shape {
@@ -180,12 +180,11 @@ fn apply_semantics(schema: &mut Schema, key: &str, value: &str) {
     }
 }
 
-/// Facts of `facts.tbl`: `optional`, `required`, `default=JSON`, `enum=A,B`.
+/// Facts of `facts.tbl`: `lenient`, `default=JSON` without spaces, `enum=A,B`.
 fn apply_facts(field: &mut Field, facts: &str) {
     for fact in facts.split(' ') {
         match fact.split_once('=') {
-            None if fact == "optional" => field.required = false,
-            None if fact == "required" => field.required = true,
+            None if fact == "lenient" => field.lenient = true,
             Some(("default", json)) => {
                 field.schema.default = Some(serde_json::from_str(json).expect("a default is JSON"));
             }

@@ -1,0 +1,193 @@
+//! Defaults that depend on other fields. Each function gets an object of its definition whose plain defaults are
+//! already filled in. Sources: `pkg/apis/{core,apps}/v1/defaults.go`, apiextensions `v1/defaults.go`.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use crate::table::{self, DefinitionId};
+
+type Object = Map<String, Value>;
+
+const DEPENDENT: &[(&str, fn(&mut Object))] = &[
+    ("api.apps.v1.DeploymentStrategy", deployment_strategy),
+    ("api.core.v1.Container", container),
+    ("api.core.v1.EphemeralContainer", container),
+    ("api.core.v1.Namespace", namespace),
+    ("api.core.v1.Pod", pod),
+    ("api.core.v1.PodSpec", pod_spec),
+    ("api.core.v1.ServicePort", service_port),
+    ("api.core.v1.ServiceSpec", service_spec),
+    ("api.core.v1.Volume", volume),
+    ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition),
+    ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames", definition_names),
+];
+
+/// Fills in what depends on other fields of an object of that definition.
+pub(super) fn dependent_defaults(id: DefinitionId, object: &mut Object) {
+    static BY_ID: LazyLock<HashMap<DefinitionId, fn(&mut Object)>> = LazyLock::new(|| {
+        let find = |name| table::find(name).unwrap_or_else(|| panic!("the type table has no {name}"));
+        DEPENDENT.iter().map(|(name, function)| (find(name), *function)).collect()
+    });
+    if let Some(function) = BY_ID.get(&id) {
+        function(object);
+    }
+}
+
+fn text<'a>(object: &'a Object, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn fill(object: &mut Object, field: &str, value: impl Into<Value>) {
+    object.entry(field).or_insert_with(|| value.into());
+}
+
+fn items<'a>(object: &'a mut Object, field: &str) -> impl Iterator<Item = &'a mut Object> {
+    object.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn deployment_strategy(strategy: &mut Object) {
+    if text(strategy, "type") == "RollingUpdate" {
+        fill(strategy, "rollingUpdate", json!({}));
+    }
+}
+
+fn container(container: &mut Object) {
+    let image = text(container, "image");
+    if !image.is_empty() {
+        let policy = if image_tag(image) == "latest" { "Always" } else { "IfNotPresent" };
+        fill(container, "imagePullPolicy", policy);
+    }
+}
+
+/// The tag of an image reference; `latest` when it names neither tag nor digest.
+fn image_tag(image: &str) -> &str {
+    let (name, digest) = image.split_once('@').map_or((image, ""), |(name, digest)| (name, digest));
+    let last = name.rsplit('/').next().unwrap_or_default();
+    match last.split_once(':') {
+        Some((_, tag)) => tag,
+        None if digest.is_empty() => "latest",
+        None => "",
+    }
+}
+
+fn namespace(namespace: &mut Object) {
+    let Some(metadata) = namespace.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let name = text(metadata, "name").to_owned();
+    if name.is_empty() {
+        return;
+    }
+    let labels = metadata.entry("labels").or_insert_with(|| json!({}));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert(ambit_names::label::NAMESPACE_NAME.to_owned(), name.into());
+    }
+}
+
+/// Defaults of pods that pod templates do not get.
+fn pod(pod: &mut Object) {
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    fill(spec, "enableServiceLinks", true);
+    if text(spec, "priorityClassName").is_empty() {
+        fill(spec, "priority", 0);
+        fill(spec, "preemptionPolicy", "PreemptLowerPriority");
+    }
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
+    for list in ["containers", "initContainers"] {
+        for container in items(spec, list) {
+            requests_from_limits(container);
+            if host_network {
+                items(container, "ports").for_each(host_port);
+            }
+        }
+    }
+}
+
+/// A limit without a request is also the request.
+fn requests_from_limits(container: &mut Object) {
+    let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return };
+    let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned() else { return };
+    let requests = resources.entry("requests").or_insert_with(|| json!({}));
+    if let Some(requests) = requests.as_object_mut() {
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+}
+
+fn host_port(port: &mut Object) {
+    if let Some(number) = port.get("containerPort").cloned() {
+        fill(port, "hostPort", number);
+    }
+}
+
+/// `serviceAccount` is the old name of `serviceAccountName` and always repeats it.
+fn pod_spec(spec: &mut Object) {
+    if text(spec, "serviceAccountName").is_empty() && !text(spec, "serviceAccount").is_empty() {
+        spec.insert("serviceAccountName".to_owned(), text(spec, "serviceAccount").into());
+    }
+    let name = text(spec, "serviceAccountName").to_owned();
+    if !name.is_empty() {
+        spec.insert("serviceAccount".to_owned(), name.into());
+    }
+}
+
+fn service_port(port: &mut Object) {
+    let unset = match port.get("targetPort") {
+        None => true,
+        Some(target) => *target == json!(0) || *target == json!(""),
+    };
+    if let (true, Some(number)) = (unset, port.get("port").cloned()) {
+        port.insert("targetPort".to_owned(), number);
+    }
+}
+
+fn service_spec(spec: &mut Object) {
+    let kind = text(spec, "type").to_owned();
+    match text(spec, "sessionAffinity") {
+        "ClientIP" => fill(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}})),
+        _ => {
+            spec.remove("sessionAffinityConfig");
+        }
+    }
+    let external = matches!(kind.as_str(), "NodePort" | "LoadBalancer");
+    if external {
+        fill(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if external || kind == "ClusterIP" {
+        fill(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        fill(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+/// A volume without a source is an empty directory.
+fn volume(volume: &mut Object) {
+    if volume.keys().all(|key| key == "name") {
+        fill(volume, "emptyDir", json!({}));
+    }
+}
+
+fn definition(definition: &mut Object) {
+    let versions = definition.get("spec").and_then(|spec| spec["versions"].as_array());
+    let stored = versions.into_iter().flatten().find(|version| version["storage"] == true);
+    let Some(stored) = stored.and_then(|version| version["name"].as_str()).map(str::to_owned) else { return };
+    let status = definition.entry("status").or_insert_with(|| json!({}));
+    if let Some(status) = status.as_object_mut() {
+        fill(status, "storedVersions", json!([stored]));
+    }
+}
+
+fn definition_names(names: &mut Object) {
+    let kind = text(names, "kind").to_owned();
+    if kind.is_empty() {
+        return;
+    }
+    if text(names, "singular").is_empty() {
+        names.insert("singular".to_owned(), kind.to_lowercase().into());
+    }
+    if text(names, "listKind").is_empty() {
+        names.insert("listKind".to_owned(), format!("{kind}List").into());
+    }
+}
