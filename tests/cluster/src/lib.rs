@@ -1,1 +1,3 @@
 //! The checks of the whole on a real cluster.
+
+pub mod capture;
