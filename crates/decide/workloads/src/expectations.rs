@@ -44,9 +44,14 @@ impl Expectations {
         }
     }
 
-    /// A delete was accepted.
-    pub fn deleted(&mut self, uid: &str, tick: u64) {
+    /// Before a delete is sent.
+    pub fn deleting(&mut self, uid: &str, tick: u64) {
         self.deleted.insert(uid.to_owned(), tick);
+    }
+
+    /// A delete was refused: the object stays.
+    pub fn delete_failed(&mut self, uid: &str) {
+        self.deleted.remove(uid);
     }
 
     /// The view showed this object, in whatever state.
@@ -121,7 +126,7 @@ mod tests {
     #[test]
     fn a_deleted_object_counts_as_gone_until_the_view_agrees() {
         let mut expectations = Expectations::default();
-        expectations.deleted("a", 7);
+        expectations.deleting("a", 7);
         expectations.saw("a");
         assert!(expectations.is_deleted("a"));
         assert!(!expectations.older_than(7) && expectations.older_than(8));
@@ -130,10 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_create_leaves_nothing() {
+    fn refused_writes_leave_nothing() {
         let mut expectations = Expectations::default();
         expectations.creating();
         expectations.create_failed();
+        expectations.deleting("a", 0);
+        expectations.delete_failed("a");
         assert!(expectations.is_empty());
     }
 }

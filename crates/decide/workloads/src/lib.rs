@@ -4,6 +4,7 @@
 pub mod deployment;
 pub mod endpoint_slice;
 pub mod expectations;
+pub mod garbage;
 pub mod namespace;
 pub mod node_health;
 pub mod ownership;

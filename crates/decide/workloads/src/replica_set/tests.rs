@@ -222,7 +222,7 @@ impl World {
         }
         for doomed in plan.delete {
             let uid = doomed.metadata.uid.clone().unwrap();
-            self.expectations.deleted(&uid, 0);
+            self.expectations.deleting(&uid, 0);
             self.kill(&uid);
         }
     }
