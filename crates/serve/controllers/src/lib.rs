@@ -1,2 +1,125 @@
 //! Runs the controllers of decide/workloads on queues.
 //! It never decides: it reads, asks a decider, writes.
+
+mod deployments;
+mod endpoint_slices;
+mod error;
+mod garbage;
+mod ledger;
+mod namespace_contents;
+mod namespace_defaults;
+mod namespaces;
+mod nodes;
+mod replica_sets;
+mod scheduler;
+mod views;
+
+pub use error::Error;
+
+use ambit_kube::{EventRecorder, Informers};
+use ambit_runtime::{Readiness, Shutdown, TaskGroup};
+use std::time::Duration;
+use views::Views;
+
+/// What the controllers are told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Certificate of the authority that signed the API server's, published to every namespace. PEM.
+    pub root_ca_pem: String,
+    /// Objects of one controller worked on at once, 1 or more.
+    pub workers: usize,
+    /// Silence after which a node counts as gone. Upstream's default is 50 s, with a lease renewed every 10 s.
+    pub node_grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { root_ca_pem: String::new(), workers: 8, node_grace: Duration::from_secs(50) }
+    }
+}
+
+/// Runs all controllers until `shutdown`. Ready once every view has synced and the queues are served.
+///
+/// # Errors
+/// An informer or a controller stopped by itself, which only a fault of this program causes: failing writes and an
+/// unreachable server are retried for ever.
+pub async fn run(
+    settings: Settings,
+    client: kube::Client,
+    readiness: Readiness,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let starting = readiness.block("controllers");
+    let mut tasks = TaskGroup::new(shutdown.child_token());
+    let stop = tasks.shutdown().clone();
+    let informers = Informers::new(client.clone());
+    let views = Views::new(&informers);
+    start(&settings, &views, &mut tasks);
+    let garbage = garbage::Garbage::new(&views, settings.workers);
+    match informers.run_and_wait(&stop).await {
+        Ok(()) => {}
+        // A failing controller says more than the informers that it stopped.
+        Err(_) if shutdown.is_cancelled() || stop.is_cancelled() => {}
+        Err(error) => return Err(Error::Informers(error)),
+    }
+    views.release_controllers();
+    tasks.spawn("garbage", {
+        let stop = stop.clone();
+        async move {
+            garbage.run(starting, &stop).await;
+            Ok(())
+        }
+    });
+    let outcome = tasks.join().await.map_err(|error| Error::Controller(Box::new(error)));
+    informers.join().await.map_err(Error::Informers)?;
+    outcome
+}
+
+/// Starts every controller but the garbage collector; they wait until the views have synced.
+fn start(settings: &Settings, views: &Views, tasks: &mut TaskGroup<Error>) {
+    let workers = settings.workers;
+    let recorder = |tasks: &mut TaskGroup<Error>, component: &str| {
+        let recorder = EventRecorder::new(views.client.clone(), component, None);
+        let (running, stop) = (recorder.clone(), tasks.shutdown().clone());
+        tasks.spawn("events", async move {
+            running.run(&stop).await;
+            Ok(())
+        });
+        recorder
+    };
+    let events = recorder(tasks, "replicaset-controller");
+    let replica_sets = replica_sets::ReplicaSets::new(views, workers, events);
+    spawn(tasks, views, "replica sets", async move |stop| replica_sets.run(&stop).await);
+    let events = recorder(tasks, "deployment-controller");
+    let deployments = deployments::Deployments::new(views, workers, events);
+    spawn(tasks, views, "deployments", async move |stop| deployments.run(&stop).await);
+    let slices = endpoint_slices::EndpointSlices::new(views, workers);
+    spawn(tasks, views, "endpoint slices", async move |stop| slices.run(&stop).await);
+    let namespaces = namespaces::Namespaces::new(views, workers);
+    spawn(tasks, views, "namespaces", async move |stop| namespaces.run(&stop).await);
+    let defaults = namespace_defaults::NamespaceDefaults::new(views, workers, settings.root_ca_pem.clone());
+    spawn(tasks, views, "namespace defaults", async move |stop| defaults.run(&stop).await);
+    let events = recorder(tasks, "default-scheduler");
+    let scheduler = scheduler::Scheduler::new(views, workers, events);
+    spawn(tasks, views, "scheduler", async move |stop| scheduler.run(&stop).await);
+    let events = recorder(tasks, "node-controller");
+    let nodes = nodes::Nodes::new(views, workers, settings.node_grace, events);
+    spawn(tasks, views, "nodes", async move |stop| nodes.run(&stop).await);
+}
+
+/// Nothing is processed before every view has synced: half a view would look like deletions.
+fn spawn<F, W>(tasks: &mut TaskGroup<Error>, views: &Views, name: &'static str, work: F)
+where
+    F: FnOnce(Shutdown) -> W + Send + 'static,
+    W: Future<Output = ()> + Send,
+{
+    let (stop, released) = (tasks.shutdown().clone(), views.released());
+    tasks.spawn(name, async move {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = released.cancelled() => {}
+        }
+        work(stop).await;
+        Ok(())
+    });
+}
