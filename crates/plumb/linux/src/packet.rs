@@ -8,6 +8,16 @@ use std::time::Duration;
 /// Frames that wait to be read: enough for what a link carries while the reader is not scheduled.
 const QUEUE_BYTES: libc::c_int = 64 * 1024 * 1024;
 
+/// `AF_PACKET`, `ETH_P_ALL` and `PACKET_MR_PROMISC` in the width that the kernel's structures have.
+const FAMILY: u16 = 17;
+const ALL_PROTOCOLS: u16 = 3;
+const PROMISCUOUS: u16 = 1;
+const _: () = assert!(
+    FAMILY as i32 == libc::AF_PACKET
+        && ALL_PROTOCOLS as i32 == libc::ETH_P_ALL
+        && PROMISCUOUS as i32 == libc::PACKET_MR_PROMISC
+);
+
 /// A socket that receives a copy of every frame of one link, in both directions.
 #[derive(Debug)]
 pub struct PacketSocket {
@@ -24,7 +34,6 @@ impl PacketSocket {
         let failed = |e: io::Error| Error::system(format!("capture on the link {link}"), e);
         let index = nix::net::if_::if_nametoindex(link).map_err(|e| failed(e.into()))?;
         let index = libc::c_int::try_from(index).map_err(|e| failed(io::Error::other(e)))?;
-        let protocol = u16::try_from(libc::ETH_P_ALL).expect("the protocol is a 16-bit number").to_be();
         // Protocol 0: nothing is received until the socket is bound to the link, so that no other link's frames are.
         // SAFETY: the call takes no pointers.
         let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -36,20 +45,16 @@ impl PacketSocket {
         socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES).map_err(failed)?;
         // SAFETY: all-zero bytes are a valid value of this plain structure.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = u16::try_from(libc::AF_PACKET).expect("the family is a small number");
-        address.sll_protocol = protocol;
+        address.sll_family = FAMILY;
+        address.sll_protocol = ALL_PROTOCOLS.to_be();
         address.sll_ifindex = index;
         // SAFETY: the pointer and length name one address structure that lives through the call.
         let bound = unsafe { libc::bind(raw, (&raw const address).cast(), length_of::<libc::sockaddr_ll>()) };
         if bound < 0 {
             return Err(failed(io::Error::last_os_error()));
         }
-        let member = libc::packet_mreq {
-            mr_ifindex: index,
-            mr_type: u16::try_from(libc::PACKET_MR_PROMISC).expect("the type is a small number"),
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
+        let member =
+            libc::packet_mreq { mr_ifindex: index, mr_type: PROMISCUOUS, mr_alen: 0, mr_address: [0; 8] };
         socket.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member).map_err(failed)?;
         Ok(socket)
     }

@@ -107,18 +107,44 @@ pub struct Dns {
     changed: Arc<Notify>,
 }
 
+/// The decisions of the name server without its sockets, for benchmarks and fuzzing.
+#[derive(Debug)]
+pub struct Answerer(Zone);
+
+impl Answerer {
+    /// Answers from these objects.
+    ///
+    /// # Errors
+    /// The cluster domain is no domain name.
+    pub fn new(settings: &Settings, services: &[Service], slices: &[EndpointSlice]) -> Result<Self, Error> {
+        Ok(Self(Zone::build(origin(settings)?, services, slices)))
+    }
+
+    /// The answer to one datagram; none if there is none, or it would have to be asked upstream.
+    pub fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        match message::plan(query, &self.0, message::Transport::Udp, 0) {
+            message::Step::Reply(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+fn origin(settings: &Settings) -> Result<Origin, Error> {
+    let mut domain = Name::from_ascii(&settings.cluster_domain)
+        .map_err(|source| Error::Domain { domain: settings.cluster_domain.clone(), source })?
+        .to_lowercase();
+    domain.set_fqdn(true);
+    let server = settings.listen.iter().map(SocketAddr::ip).collect();
+    Ok(Origin { domain, server, networks: settings.networks.clone() })
+}
+
 impl Dns {
     /// Registers what it watches; no I/O. The informers are to be started before [`Dns::run`].
     ///
     /// # Errors
     /// The cluster domain is no domain name.
     pub fn new(settings: Settings, informers: &Informers) -> Result<Self, Error> {
-        let mut domain = Name::from_ascii(&settings.cluster_domain)
-            .map_err(|source| Error::Domain { domain: settings.cluster_domain.clone(), source })?
-            .to_lowercase();
-        domain.set_fqdn(true);
-        let server = settings.listen.iter().map(SocketAddr::ip).collect();
-        let origin = Origin { domain, server, networks: settings.networks.clone() };
+        let origin = origin(&settings)?;
         let services = informers.informer::<Service>(Query::all());
         let slices = informers.informer::<EndpointSlice>(Query::all());
         let changed = Arc::new(Notify::new());

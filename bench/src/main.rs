@@ -1,0 +1,57 @@
+//! `make bench`: measures the rooms and prints medians beside the budgets of the design.
+#![expect(clippy::print_stdout, reason = "a program of its own, whose output is the result")]
+
+mod dns;
+mod measure;
+mod services;
+mod table;
+
+use anyhow::{Result, bail};
+use clap::{Parser, ValueEnum};
+use measure::Suite;
+
+/// Measures the rooms of Ambit.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Only benchmarks whose name contains this.
+    filter: Option<String>,
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Does one piece of work in this fresh process and prints how long it took, in nanoseconds.
+    #[arg(long, hide = true)]
+    once: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// One line a benchmark.
+    Table,
+    /// One array of objects, durations in nanoseconds.
+    Json,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(work) = arguments.once {
+        return once(&work);
+    }
+    let mut suite = Suite::new(arguments.filter);
+    dns::run(&mut suite)?;
+    services::run(&mut suite)?;
+    table::run(&mut suite)?;
+    let measurements = suite.finish()?;
+    match arguments.output {
+        Output::Table => println!("{}", measure::table(&measurements)),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&measurements)?),
+    }
+    Ok(())
+}
+
+fn once(work: &str) -> Result<()> {
+    match work {
+        table::LOAD => println!("{}", table::load_ns()),
+        other => bail!("there is no work {other:?} to do once"),
+    }
+    Ok(())
+}

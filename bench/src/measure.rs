@@ -1,0 +1,165 @@
+//! The harness: repeats work, keeps every sample, and tells the quantiles.
+
+use ambit_runtime::Clock;
+use anyhow::{Result, bail};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::Duration;
+
+/// Samples taken before the ones that count: caches and the allocator settle.
+const WARM_UP_SAMPLES: usize = 3;
+
+/// The result of one benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Measurement {
+    /// `room/what`.
+    pub(crate) name: String,
+    /// Its figures, for one piece of work; none if it could not run here.
+    pub(crate) figures: Option<Figures>,
+    /// Why it could not run.
+    pub(crate) skipped: Option<String>,
+}
+
+/// Durations in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) min_ns: u64,
+    pub(crate) samples: usize,
+}
+
+/// The benchmarks that were asked for, and their results.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    filter: Option<String>,
+    done: Vec<Measurement>,
+}
+
+impl Suite {
+    pub(crate) fn new(filter: Option<String>) -> Self {
+        Self { filter, done: Vec::new() }
+    }
+
+    /// Whether `name` was asked for.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.filter.as_deref().is_none_or(|part| name.contains(part))
+    }
+
+    /// Measures `work`, `samples` times; a sample does it `repeat` times, so that short work is not lost in the clock.
+    pub(crate) fn bench<T>(&mut self, name: &str, samples: usize, repeat: u32, mut work: impl FnMut() -> T) {
+        if !self.wants(name) {
+            return;
+        }
+        let sample = || {
+            let start = Clock.now();
+            for _ in 0..repeat {
+                black_box(work());
+            }
+            Clock.now().duration_since(start) / repeat
+        };
+        let all = std::iter::repeat_with(sample).take(WARM_UP_SAMPLES + samples);
+        self.record(name, all.skip(WARM_UP_SAMPLES).collect());
+    }
+
+    /// Keeps samples that were measured elsewhere.
+    pub(crate) fn record(&mut self, name: &str, samples: Vec<Duration>) {
+        let figures = figures(samples);
+        self.done.push(Measurement { name: name.to_owned(), figures, skipped: None });
+    }
+
+    /// Says why a benchmark has no result.
+    pub(crate) fn skip(&mut self, name: &str, why: impl ToString) {
+        self.done.push(Measurement { name: name.to_owned(), figures: None, skipped: Some(why.to_string()) });
+    }
+
+    /// The results, in the order in which they were made.
+    pub(crate) fn finish(self) -> Result<Vec<Measurement>> {
+        match self.filter {
+            Some(filter) if self.done.is_empty() => bail!("no benchmark has {filter:?} in its name"),
+            _ => Ok(self.done),
+        }
+    }
+}
+
+fn figures(mut samples: Vec<Duration>) -> Option<Figures> {
+    samples.sort();
+    let nanoseconds = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let quantile = |percent: usize| samples.get((samples.len() * percent).div_ceil(100).saturating_sub(1));
+    Some(Figures {
+        p50_ns: nanoseconds(quantile(50)?),
+        p99_ns: nanoseconds(quantile(99)?),
+        min_ns: nanoseconds(samples.first()?),
+        samples: samples.len(),
+    })
+}
+
+/// The results for people.
+pub(crate) fn table(measurements: &[Measurement]) -> String {
+    let mut text = format!("{:<48}{:>12}{:>12}{:>12}{:>9}\n", "benchmark", "p50", "p99", "min", "samples");
+    for Measurement { name, figures, skipped } in measurements {
+        // Writing to a string cannot fail.
+        let _ = match figures {
+            Some(f) => writeln!(
+                text,
+                "{name:<48}{:>12}{:>12}{:>12}{:>9}",
+                shown(f.p50_ns),
+                shown(f.p99_ns),
+                shown(f.min_ns),
+                f.samples
+            ),
+            None => writeln!(text, "{name:<48}  skipped: {}", skipped.as_deref().unwrap_or("no samples")),
+        };
+    }
+    text
+}
+
+/// Three digits and a unit.
+fn shown(nanoseconds: u64) -> String {
+    let (divisor, unit) = match nanoseconds {
+        0..1_000 => (1, "ns"),
+        1_000..1_000_000 => (1_000, "µs"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        _ => (1_000_000_000, "s"),
+    };
+    let (whole, thousandths) = (nanoseconds / divisor, nanoseconds % divisor * 1000 / divisor);
+    match whole {
+        _ if divisor == 1 => format!("{whole} {unit}"),
+        0..10 => format!("{whole}.{:02} {unit}", thousandths / 10),
+        10..100 => format!("{whole}.{} {unit}", thousandths / 100),
+        _ => format!("{whole} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(samples: impl IntoIterator<Item = u64>, expected: Option<(u64, u64, u64)>) {
+        let figures = figures(samples.into_iter().map(Duration::from_nanos).collect());
+        assert_eq!(figures.map(|f| (f.p50_ns, f.p99_ns, f.min_ns)), expected);
+    }
+
+    #[test]
+    fn quantiles_are_samples() {
+        check([], None);
+        check([7], Some((7, 7, 7)));
+        check((1..=100).rev(), Some((50, 99, 1)));
+        check(1..=1000, Some((500, 990, 1)));
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        let all = [7, 1_500, 12_345, 999_999, 1_000_000, 123_456_789, 2_000_000_000].map(shown);
+        assert_eq!(all, ["7 ns", "1.50 µs", "12.3 µs", "999 µs", "1.00 ms", "123 ms", "2.00 s"]);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_does_not_run() {
+        let mut suite = Suite::new(Some("dns".into()));
+        suite.bench("services/render", 1, 1, || panic!("it ran"));
+        assert!(suite.finish().is_err());
+    }
+}
