@@ -40,14 +40,8 @@ fn fill(fields: &[Field], map: &mut Map<String, Value>) {
         let name = field.name.as_ref();
         // A null that is not a value of its own gives way to the default.
         let missing = map.get(name).is_none_or(|value| value.is_null() && !field.schema.nullable);
-        if !missing {
-            continue;
-        }
-        match &field.schema.default {
-            Some(default) => {
-                map.insert(name.to_owned(), default.clone());
-            }
-            None => {}
+        if let (true, Some(default)) = (missing, &field.schema.default) {
+            map.insert(name.to_owned(), default.clone());
         }
     }
 }

@@ -3,10 +3,13 @@
 
 mod catalog;
 mod cells;
+mod convert;
 mod crd;
 mod decode;
 mod defaults;
 mod fault;
+#[cfg(test)]
+mod golden;
 mod jsonpath;
 mod openapi;
 mod parse;
@@ -27,5 +30,8 @@ pub use fault::{FaultKind, FieldFault};
 pub use openapi::{openapi_v3, openapi_v3_index};
 pub use parse::{ParseError, Parsed, parse_json, parse_yaml};
 pub use quantity::Quantity;
-pub use schema::{Field, ListKind, PatchStrategy, Rules, Schema, Shape};
+pub use schema::{Field, ListKind, MapKind, PatchStrategy, Rules, Schema, Shape};
 pub use table::DefinitionId;
+
+/// The Kubernetes version whose types and behaviour this room has.
+pub const KUBERNETES_VERSION: &str = "1.35.0";

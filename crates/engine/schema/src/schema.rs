@@ -18,8 +18,8 @@ pub struct Schema {
     pub enumeration: Vec<Value>,
     /// How items of a list are told apart.
     pub list: ListKind,
-    /// Whether the map or object is owned and replaced as a whole.
-    pub map_atomic: bool,
+    /// How entries of a map or object are owned.
+    pub map: MapKind,
     /// How a strategic merge patch treats the field.
     pub patch: PatchStrategy,
     /// Whether fields that the schema does not know are kept.
@@ -91,6 +91,16 @@ pub enum ListKind {
     Set,
     /// Items are objects that differ in these fields.
     Map(Vec<String>),
+}
+
+/// How entries of a map or object are owned. Source: the `x-kubernetes-map-type` extension.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MapKind {
+    /// Each entry by itself.
+    #[default]
+    Granular,
+    /// All together.
+    Atomic,
 }
 
 /// How a strategic merge patch treats a field. Source: the `x-kubernetes-patch-*` extensions.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::crd::with_object_fields;
 use crate::fault::Faults;
 use crate::path::Path;
-use crate::schema::{Field, ListKind, Rules, Schema, Shape};
+use crate::schema::{Field, ListKind, MapKind, Rules, Schema, Shape};
 
 /// Levels of nesting of a schema at most; deeper ones could exhaust a stack.
 const DEPTH_MAX: usize = 100;
@@ -237,7 +237,11 @@ pub(crate) fn read(schema: &Value) -> Schema {
         default: schema.get("default").cloned(),
         enumeration: schema["enum"].as_array().cloned().unwrap_or_default(),
         list: read_list_kind(schema),
-        map_atomic: text(schema, "x-kubernetes-map-type") == "atomic",
+        map: if text(schema, "x-kubernetes-map-type") == "atomic" {
+            MapKind::Atomic
+        } else {
+            MapKind::Granular
+        },
         preserve_unknown: is_set(schema, "x-kubernetes-preserve-unknown-fields"),
         embedded_resource: is_set(schema, "x-kubernetes-embedded-resource"),
         rules: read_rules(schema).map(Box::new),

@@ -2,11 +2,12 @@
 //! and enumerations of `data/facts.tbl` laid over it. Definitions are indexed at start and parsed when first used.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{LazyLock, OnceLock};
 
 use serde_json::Value;
 
-use crate::schema::{Field, ListKind, PatchStrategy, Schema, Shape};
+use crate::schema::{Field, ListKind, MapKind, PatchStrategy, Schema, Shape};
 
 static TYPES: &str = include_str!("../data/types.tbl");
 static FACTS: &str = include_str!("../data/facts.tbl");
@@ -99,6 +100,16 @@ pub(crate) fn kinds(id: DefinitionId) -> impl Iterator<Item = &'static str> {
     TABLE.entries[usize::from(id.0)].kinds.split(' ').filter(|word| word.contains('/'))
 }
 
+/// What identifies the contents of the table.
+pub(crate) fn fingerprint() -> u64 {
+    static FINGERPRINT: LazyLock<u64> = LazyLock::new(|| {
+        let mut hasher = DefaultHasher::new();
+        (TYPES, FACTS).hash(&mut hasher);
+        hasher.finish()
+    });
+    *FINGERPRINT
+}
+
 /// The schema of a definition.
 pub(crate) fn definition(id: DefinitionId) -> &'static Schema {
     let entry = &TABLE.entries[usize::from(id.0)];
@@ -165,7 +176,8 @@ fn apply_semantics(schema: &mut Schema, key: &str, value: &str) {
             let keys = map.strip_prefix("map:").expect("a list is atomic, a set or a map");
             schema.list = ListKind::Map(keys.split(',').map(str::to_owned).collect());
         }
-        ("map", kind) => schema.map_atomic = kind == "atomic",
+        ("map", "atomic") => schema.map = MapKind::Atomic,
+        ("map", "granular") => schema.map = MapKind::Granular,
         ("patch", strategies) => {
             let has = |name| strategies.split(',').any(|strategy| strategy == name);
             schema.patch = PatchStrategy {

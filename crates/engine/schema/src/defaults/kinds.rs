@@ -9,14 +9,17 @@ use serde_json::{Map, Value, json};
 use crate::table::{self, DefinitionId};
 
 type Object = Map<String, Value>;
+/// Fills in what depends on other fields.
+type Fill = fn(&mut Object);
 
-const DEPENDENT: &[(&str, fn(&mut Object))] = &[
+const DEPENDENT: &[(&str, Fill)] = &[
     ("api.apps.v1.DeploymentStrategy", deployment_strategy),
     ("api.core.v1.Container", container),
     ("api.core.v1.EphemeralContainer", container),
     ("api.core.v1.Namespace", namespace),
     ("api.core.v1.Pod", pod),
     ("api.core.v1.PodSpec", pod_spec),
+    ("api.core.v1.Secret", secret),
     ("api.core.v1.ServicePort", service_port),
     ("api.core.v1.ServiceSpec", service_spec),
     ("api.core.v1.Volume", volume),
@@ -26,7 +29,7 @@ const DEPENDENT: &[(&str, fn(&mut Object))] = &[
 
 /// Fills in what depends on other fields of an object of that definition.
 pub(super) fn dependent_defaults(id: DefinitionId, object: &mut Object) {
-    static BY_ID: LazyLock<HashMap<DefinitionId, fn(&mut Object)>> = LazyLock::new(|| {
+    static BY_ID: LazyLock<HashMap<DefinitionId, Fill>> = LazyLock::new(|| {
         let find = |name| table::find(name).unwrap_or_else(|| panic!("the type table has no {name}"));
         DEPENDENT.iter().map(|(name, function)| (find(name), *function)).collect()
     });
@@ -129,6 +132,19 @@ fn pod_spec(spec: &mut Object) {
     let name = text(spec, "serviceAccountName").to_owned();
     if !name.is_empty() {
         spec.insert("serviceAccount".to_owned(), name.into());
+    }
+}
+
+/// `stringData` is only a way to write `data`.
+fn secret(secret: &mut Object) {
+    use base64::Engine as _;
+    let Some(Value::Object(plain)) = secret.remove("stringData") else { return };
+    let data = secret.entry("data").or_insert_with(|| json!({}));
+    if let Some(data) = data.as_object_mut() {
+        let encode = |text: &Value| {
+            base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default())
+        };
+        data.extend(plain.iter().map(|(key, text)| (key.clone(), encode(text).into())));
     }
 }
 

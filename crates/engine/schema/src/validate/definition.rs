@@ -121,7 +121,8 @@ fn json_paths(version: &Value, path: &Path<'_>, faults: &mut Faults) {
     for (field, start) in roots {
         let text = text(scale, field);
         let plain = JsonPath::parse(text).is_ok_and(|path| path.plain_fields().is_some());
-        if !text.is_empty() && !(plain && text.starts_with(start)) {
+        let fits = plain && text.starts_with(start);
+        if !text.is_empty() && !fits {
             let message = format!("should be a json path under {start}");
             faults.invalid(&scale_path.field(field), text, message);
         }
