@@ -122,6 +122,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         *self.shared.synced.borrow()
     }
 
+    /// Whether both show one and the same view.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Calls `handler` on every change, after the view has changed, on the informer's own task: it must not block, and
     /// must not call this function. A view that already has objects reports each of them at once as appeared.
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {

@@ -227,3 +227,6 @@ async fn within<T>(
     let silent = WatchError::Silent { seconds: deadline.as_secs() };
     tokio::time::timeout(deadline, work).await.unwrap_or(Err(silent))
 }
+
+#[cfg(test)]
+mod tests;
