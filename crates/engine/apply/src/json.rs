@@ -88,3 +88,76 @@ fn explain(index: usize, operation: &PatchOperation, error: &json_patch::PatchEr
         _ => PatchError::Unfitting { index, path, what: error.kind.to_string() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{OPERATIONS_MAX, json_patch};
+
+    #[track_caller]
+    fn check(document: Value, patch: Value, expected: &Result<Value, &str>) {
+        let outcome = json_patch(document, patch).map_err(|error| error.to_string());
+        assert_eq!(outcome, expected.clone().map_err(str::to_owned));
+    }
+
+    #[test]
+    fn operations() {
+        check(
+            json!({"a": [1, 2], "b": {"c": 1}}),
+            json!([
+                {"op": "test", "path": "/b/c", "value": 1},
+                {"op": "add", "path": "/a/-", "value": 3},
+                {"op": "remove", "path": "/a/0"},
+                {"op": "replace", "path": "/b/c", "value": 2},
+                {"op": "copy", "from": "/b", "path": "/d"},
+                {"op": "move", "from": "/b/c", "path": "/e~1f"},
+            ]),
+            &Ok(json!({"a": [2, 3], "b": {}, "d": {"c": 2}, "e/f": 2})),
+        );
+    }
+
+    #[test]
+    fn misfits() {
+        check(
+            json!({"a": 1}),
+            json!([{"op": "test", "path": "/a", "value": 2}]),
+            &Err("operation 0 of the patch, a test of \"/a\", failed: the value is a different one"),
+        );
+        check(
+            json!({"a": 1}),
+            json!([{"op": "add", "path": "/b", "value": 2}, {"op": "remove", "path": "/c"}]),
+            &Err("operation 1 of the patch does not fit the object at \"/c\": path is invalid"),
+        );
+        check(
+            json!({}),
+            json!({"op": "add"}),
+            &Err("the patch is malformed: invalid type: map, expected a sequence"),
+        );
+        let unknown = json_patch(json!({}), json!([{"op": "invent", "path": "/a"}])).unwrap_err().to_string();
+        assert!(unknown.starts_with("the patch is malformed: unknown variant `invent`"), "{unknown}");
+    }
+
+    #[test]
+    fn bounds() {
+        let operation = json!({"op": "test", "path": "/a", "value": 1});
+        let many = vec![operation.clone(); OPERATIONS_MAX + 1];
+        let too_many = "the allowed maximum operations in a JSON patch is 10000, got 10001";
+        check(json!({"a": 1}), many.into(), &Err(too_many));
+        check(json!({"a": 1}), vec![operation; OPERATIONS_MAX].into(), &Ok(json!({"a": 1})));
+        // Each copy of the whole into a part that is not the one before doubles it.
+        let doubling: Vec<_> = (0..40)
+            .map(|index| json!({"op": "copy", "from": "", "path": if index % 2 == 0 { "/a" } else { "/b" }}))
+            .collect();
+        let outcome =
+            json_patch(json!({"a": "x".repeat(1000), "b": 1}), doubling.into()).unwrap_err().to_string();
+        assert!(outcome.contains("would make the object too large"), "{outcome}");
+        // Nesting one deep value in another again and again.
+        let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
+        let step = "/a".repeat(100);
+        let operations: Vec<_> =
+            (1..5).map(|times| json!({"op": "add", "path": step.repeat(times), "value": deep})).collect();
+        let outcome = json_patch(deep.clone(), operations.into()).unwrap_err().to_string();
+        assert!(outcome.contains("more than 256 levels of nesting"), "{outcome}");
+    }
+}

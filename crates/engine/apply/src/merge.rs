@@ -15,3 +15,28 @@ pub fn merge_patch(mut document: Value, patch: &Value) -> Result<Value, PatchErr
     json_patch::merge(&mut document, patch);
     Ok(document)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::merge_patch;
+
+    #[track_caller]
+    fn check(document: Value, patch: &Value, expected: &Value) {
+        assert_eq!(&merge_patch(document, patch).unwrap(), expected);
+    }
+
+    /// Examples of RFC 7386, appendix A.
+    #[test]
+    fn examples() {
+        check(json!({"a": "b"}), &json!({"a": "c"}), &json!({"a": "c"}));
+        check(json!({"a": "b"}), &json!({"b": "c"}), &json!({"a": "b", "b": "c"}));
+        check(json!({"a": "b"}), &json!({"a": null}), &json!({}));
+        check(json!({"a": ["b"]}), &json!({"a": "c"}), &json!({"a": "c"}));
+        check(json!({"a": {"b": "c"}}), &json!({"a": {"b": "d", "c": null}}), &json!({"a": {"b": "d"}}));
+        check(json!({"a": [{"b": "c"}]}), &json!({"a": [1]}), &json!({"a": [1]}));
+        check(json!({}), &json!({"a": {"bb": {"ccc": null}}}), &json!({"a": {"bb": {}}}));
+        assert!(merge_patch(json!({"a": "b"}), &json!(["c"])).is_err());
+    }
+}

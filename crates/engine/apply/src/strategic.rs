@@ -297,3 +297,6 @@ fn keyed<'a>(item: &'a Value, key: &str, path: &str) -> Result<&'a Value, PatchE
         fault(path, format!("an item lacks \"{key}\", by which items of this list are matched"))
     })
 }
+
+#[cfg(test)]
+mod tests;

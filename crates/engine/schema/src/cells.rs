@@ -243,6 +243,3 @@ fn selector_text(labels: &Value) -> String {
         entries(labels).map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
     or_none(&labels.join(",")).to_owned()
 }
-
-#[cfg(test)]
-mod tests;

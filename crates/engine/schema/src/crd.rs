@@ -305,3 +305,6 @@ fn read_columns(version: &Value) -> (Vec<Column>, Vec<JsonPath>) {
     }
     (columns, paths)
 }
+
+#[cfg(test)]
+mod tests;

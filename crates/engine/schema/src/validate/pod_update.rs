@@ -59,7 +59,7 @@ fn tolerations(new: &Value, old: &Value, path: &Path<'_>, faults: &mut Faults) {
 /// Undoes the allowed changes, so that whatever still differs was not allowed.
 fn take_back_allowed(spec: &mut Value, old: &Value) {
     for list in ["containers", "initContainers"] {
-        let containers = spec[list].as_array_mut().into_iter().flatten();
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
         for (container, (_, before)) in containers.zip(items(old, list)) {
             if text(container, "image") != text(before, "image") && !text(container, "image").is_empty() {
                 put(container, "image", &before["image"]);
