@@ -37,6 +37,7 @@ fn on_node(body: impl AsyncFnOnce() + Send) {
             std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0").unwrap();
             run("ip", "link add br0 up type bridge");
             run("ip", "address add 10.244.0.1/24 dev br0");
+            run("ip", "address add fd01::1/64 dev br0 nodad");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(body());
         })
@@ -53,7 +54,9 @@ fn pod(number: u8) -> NetNs {
     pod.run(|| {
         run("ip", &format!("address add 10.244.0.{number}/24 dev eth0"));
         run("ip", "link set eth0 up");
+        run("ip", &format!("address add fd01::{number}/64 dev eth0 nodad"));
         run("ip", "route add default via 10.244.0.1");
+        run("ip", "-6 route add default via fd01::1");
     })
     .unwrap();
     pod
@@ -71,10 +74,10 @@ fn service(address: [u8; 4], transport: Transport, port: u16, endpoints: &[&str]
 
 /// Serves one connection in `pod`: answers with the client's address as the server sees it.
 fn serve(pod: &NetNs, port: u16) -> std::thread::JoinHandle<()> {
-    let listener = pod.run(|| TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
+    let listener = pod.run(|| TcpListener::bind(("::", port)).unwrap()).unwrap();
     std::thread::spawn(move || {
         let (mut stream, client) = listener.accept().unwrap();
-        stream.write_all(client.ip().to_string().as_bytes()).unwrap();
+        stream.write_all(client.ip().to_canonical().to_string().as_bytes()).unwrap();
     })
 }
 
@@ -112,6 +115,31 @@ fn a_service_is_reached_from_pods_and_the_host_with_the_source_address_kept() {
         let served = serve(&server, 8080);
         assert_eq!(server.run(|| ask(service)).unwrap().unwrap(), "10.244.0.1", "a pod to itself");
         served.join().unwrap();
+        host.restore().await.unwrap();
+    });
+}
+
+#[test]
+fn both_families_are_routed() {
+    on_node(async || {
+        let (client, server) = (pod(2), pod(3));
+        let mut settings = settings();
+        settings.node_addresses.push("fd01::1".parse().unwrap());
+        settings.service_networks.push("fd96::/112".parse().unwrap());
+        settings.pod_networks.push("fd01::/64".parse().unwrap());
+        let host = Host::prepare(&settings).await.unwrap();
+        let mut port = service([10, 96, 0, 20], Transport::Tcp, 80, &["[fd01::3]:8080"]);
+        port.address = "fd96::20".parse().unwrap();
+        host.apply(ServiceRules::new(surroundings(&settings), [port]).replace()).await.unwrap();
+        let service = "[fd96::20]:80";
+        for (from, source) in [(Some(&client), "fd01::2"), (None, "fd01::1"), (Some(&server), "fd01::1")] {
+            let served = serve(&server, 8080);
+            let answer = from.map_or_else(|| ask(service), |pod| pod.run(|| ask(service)).unwrap());
+            assert_eq!(answer.unwrap(), source);
+            served.join().unwrap();
+        }
+        check_refused(client.run(|| ask("[fd96::20]:81")).unwrap());
+        check_refused(ask("[fd96::21]:80"));
         host.restore().await.unwrap();
     });
 }
