@@ -72,12 +72,15 @@ fn service(address: [u8; 4], transport: Transport, port: u16, endpoints: &[&str]
     }
 }
 
-/// Serves one connection in `pod`: answers with the client's address as the server sees it.
-fn serve(pod: &NetNs, port: u16) -> std::thread::JoinHandle<()> {
+/// Serves some connections in `pod`: answers with the client's address as the server sees it. One listener serves them
+/// all, since a second one could find the port still held by a process that another test is just starting.
+fn serve(pod: &NetNs, port: u16, connections: usize) -> std::thread::JoinHandle<()> {
     let listener = pod.run(|| TcpListener::bind(("::", port)).unwrap()).unwrap();
     std::thread::spawn(move || {
-        let (mut stream, client) = listener.accept().unwrap();
-        stream.write_all(client.ip().to_canonical().to_string().as_bytes()).unwrap();
+        for _ in 0..connections {
+            let (mut stream, client) = listener.accept().unwrap();
+            stream.write_all(client.ip().to_canonical().to_string().as_bytes()).unwrap();
+        }
     })
 }
 
@@ -104,15 +107,9 @@ fn a_service_is_reached_from_pods_and_the_host_with_the_source_address_kept() {
         host.apply(ServiceRules::new(surroundings(&settings()), ports).replace()).await.unwrap();
         let service = "10.96.0.20:80";
 
-        let served = serve(&server, 8080);
+        let served = serve(&server, 8080, 3);
         assert_eq!(client.run(|| ask(service)).unwrap().unwrap(), "10.244.0.2", "pod to pod on one bridge");
-        served.join().unwrap();
-
-        let served = serve(&server, 8080);
         assert_eq!(ask(service).unwrap(), "10.244.0.1", "the host has no route but ours");
-        served.join().unwrap();
-
-        let served = serve(&server, 8080);
         assert_eq!(server.run(|| ask(service)).unwrap().unwrap(), "10.244.0.1", "a pod to itself");
         served.join().unwrap();
         host.restore().await.unwrap();
@@ -132,12 +129,12 @@ fn both_families_are_routed() {
         port.address = "fd96::20".parse().unwrap();
         host.apply(ServiceRules::new(surroundings(&settings), [port]).replace()).await.unwrap();
         let service = "[fd96::20]:80";
+        let served = serve(&server, 8080, 3);
         for (from, source) in [(Some(&client), "fd01::2"), (None, "fd01::1"), (Some(&server), "fd01::1")] {
-            let served = serve(&server, 8080);
             let answer = from.map_or_else(|| ask(service), |pod| pod.run(|| ask(service)).unwrap());
             assert_eq!(answer.unwrap(), source);
-            served.join().unwrap();
         }
+        served.join().unwrap();
         check_refused(client.run(|| ask("[fd96::20]:81")).unwrap());
         check_refused(ask("[fd96::21]:80"));
         host.restore().await.unwrap();
@@ -258,7 +255,7 @@ fn pods_reach_the_outside_with_the_hosts_address() {
             .unwrap();
         let host = Host::prepare(&settings()).await.unwrap();
         host.apply(ServiceRules::new(surroundings(&settings()), []).replace()).await.unwrap();
-        let served = serve(&outside, 80);
+        let served = serve(&outside, 80, 1);
         assert_eq!(client.run(|| ask("192.0.2.2:80")).unwrap().unwrap(), "192.0.2.1");
         served.join().unwrap();
         host.restore().await.unwrap();
