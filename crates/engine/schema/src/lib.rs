@@ -8,8 +8,6 @@ mod crd;
 mod decode;
 mod defaults;
 mod fault;
-#[cfg(test)]
-mod golden;
 mod jsonpath;
 mod openapi;
 mod parse;
@@ -20,6 +18,8 @@ mod select;
 mod served;
 mod structural;
 mod table;
+#[cfg(test)]
+mod tests;
 mod validate;
 
 pub use catalog::{Catalog, CustomType, GroupVersionKind, ResourceType, ScalePaths, Scope, Subresource};
