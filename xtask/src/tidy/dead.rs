@@ -1,4 +1,4 @@
-//! A source file that no module declares is never compiled.
+//! Which module declares which file. A source file that no module declares is never compiled.
 
 use super::code::without_comments_and_literals;
 use super::manifest::{Manifest, manifests};
@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let Some(text) = tree.files.get(&path) else { continue };
         if reached.insert(path.clone()) {
             let is_root = owner(&manifests, &path).is_none_or(|manifest| is_root(manifest, &path));
-            open.extend(declared(&path, text, is_root));
+            open.extend(declared(&path, text, is_root).into_iter().map(|file| file.path));
         }
     }
     let dead = tree.ending(".rs").filter(|(path, _)| !reached.contains(*path));
@@ -28,6 +28,31 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         message: "no module declares this file: declare it, or remove it".to_owned(),
     })
     .collect()
+}
+
+/// Files that are compiled for tests only: declared behind `#[cfg(test)]`, or by such a file.
+pub(super) fn test_files(tree: &Tree) -> BTreeSet<String> {
+    let manifests = manifests(tree);
+    let files = |path: &str, text: &str| {
+        let is_root = owner(&manifests, path).is_none_or(|manifest| is_root(manifest, path));
+        declared(path, text, is_root)
+    };
+    let all = tree.ending(".rs").flat_map(|(path, text)| files(path, text));
+    let mut open: Vec<String> = all.filter(|file| file.for_tests).map(|file| file.path).collect();
+    let mut found = BTreeSet::new();
+    while let Some(path) = open.pop() {
+        let Some(text) = tree.files.get(&path) else { continue };
+        if found.insert(path.clone()) {
+            open.extend(files(&path, text).into_iter().map(|file| file.path));
+        }
+    }
+    found
+}
+
+/// A file that a module may be in.
+struct Declared {
+    path: String,
+    for_tests: bool,
 }
 
 /// The package that a file belongs to: the deepest one above it.
@@ -47,34 +72,43 @@ fn is_root(manifest: &Manifest<'_>, path: &str) -> bool {
         || manifest.targets.contains(&inside)
 }
 
-/// Paths of the files that the modules of `text` may be in.
-fn declared(path: &str, text: &str, is_root: bool) -> Vec<String> {
+/// The files that the modules of `text` may be in.
+fn declared(path: &str, text: &str, is_root: bool) -> Vec<Declared> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let stem = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".rs");
     let below = if is_root || stem == "mod" { folder.to_owned() } else { format!("{folder}/{stem}") };
     let code = without_comments_and_literals(text);
-    let mut found = Vec::new();
-    let mut given = None;
+    let (mut found, mut given, mut for_tests) = (Vec::new(), None, false);
     for (line, original) in code.lines().zip(text.lines()) {
         let line = line.trim();
+        for_tests |= line.starts_with("#[cfg(test)]");
         if line.starts_with("#[path") {
             given = original.split('"').nth(1);
         }
         if line.contains("include!(") {
-            found.extend(original.split('"').nth(1).map(|file| format!("{folder}/{file}")));
+            let file = original.split('"').nth(1).map(|file| format!("{folder}/{file}"));
+            found.extend(file.map(|path| Declared { path, for_tests }));
         }
-        let Some((visibility, name)) = line.strip_suffix(';').and_then(|l| l.rsplit_once("mod ")) else {
-            continue;
-        };
-        if visibility.is_empty() || visibility.trim_end().ends_with([')', ']']) || visibility.trim() == "pub"
-        {
-            match given.take() {
-                Some(file) => found.push(format!("{folder}/{file}")),
-                None => found.extend([format!("{below}/{name}.rs"), format!("{below}/{name}/mod.rs")]),
-            }
+        let declaration = line.strip_suffix(';').and_then(|l| l.rsplit_once("mod "));
+        if let Some((_, name)) = declaration.filter(|(before, _)| is_visibility(before)) {
+            let paths = match given.take() {
+                Some(file) => vec![format!("{folder}/{file}")],
+                None => vec![format!("{below}/{name}.rs"), format!("{below}/{name}/mod.rs")],
+            };
+            found.extend(paths.into_iter().map(|path| Declared { path, for_tests }));
+        }
+        // An attribute is for the next item, which may stand below other attributes.
+        if !line.is_empty() && !line.ends_with(']') {
+            for_tests = false;
         }
     }
     found
+}
+
+/// Whether this may stand before `mod`: nothing, `pub`, `pub(…)`, or attributes.
+fn is_visibility(before: &str) -> bool {
+    let before = before.trim();
+    before.is_empty() || before.ends_with([')', ']']) || before.ends_with("pub")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The first three floors are pure: no runtime, sockets, files, environment, clock or randomness.
 
 use super::code::{without_comments_and_literals, without_tests};
+use super::dead::test_files;
 use super::floors::floor_of;
 use super::manifest::{Kind, manifests};
 use super::{Finding, Tree, line_of};
@@ -44,6 +45,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
+    let tests = test_files(tree);
+    let is_beside = |path: &str| tests.contains(path) || is_beside(path);
     for (path, text) in tree.ending(".rs").filter(|(path, _)| is_pure(path) && !is_beside(path)) {
         let code = without_comments_and_literals(text);
         let code = without_tests(&code);
@@ -87,6 +90,20 @@ mod tests {
         {
             check_with(super::check, &[(path, text)], &[]);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_declared_for_tests_may_have_effects() {
+        let door = "pub mod a;\n#[cfg(test)]\n#[rustfmt::skip]\nmod golden;\nmod after;\n";
+        let files = [
+            ("crates/engine/a/Cargo.toml", "[package]\nname = \"a\"\n"),
+            ("crates/engine/a/src/lib.rs", door),
+            ("crates/engine/a/src/golden.rs", "use std::fs;\nmod inner;\n"),
+            ("crates/engine/a/src/golden/inner.rs", "use std::fs;\n"),
+            ("crates/engine/a/src/after.rs", "use std::fs;\n"),
+        ];
+        let finding = "crates/engine/a/src/after.rs:1: a pure floor uses `std::fs`: take it as an argument, or move it up";
+        check_with(super::check, &files, &[finding]);
     }
 
     #[test]

@@ -104,9 +104,8 @@ pub(crate) async fn serve_udp(socket: UdpSocket, responder: Responder, shutdown:
         let (length, client) = match received {
             Ok(received) => received,
             Err(error) => {
-                // An ICMP error of an earlier answer arrives here as well.
-                debug!(%error, "could not receive a DNS query");
-                tokio::task::yield_now().await;
+                warn!(%error, "could not receive a DNS query");
+                tokio::time::sleep(ERROR_PAUSE).await;
                 continue;
             }
         };

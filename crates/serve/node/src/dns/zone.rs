@@ -2,9 +2,9 @@
 //!
 //! The names follow the Kubernetes DNS-based service discovery specification, version 1.1.0.
 
+use crate::slices::ByService;
 use ambit_api::core::v1::Service;
 use ambit_api::discovery::v1::EndpointSlice;
-use ambit_names::label;
 use hickory_proto::rr::Name;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -63,12 +63,7 @@ impl Zone {
         services: impl IntoIterator<Item = &'a Service>,
         slices: impl IntoIterator<Item = &'a EndpointSlice>,
     ) -> Self {
-        let mut by_service: HashMap<(&str, &str), Vec<&EndpointSlice>> = HashMap::new();
-        for slice in slices {
-            if let (Some(namespace), Some(service)) = (slice.metadata.namespace.as_deref(), owner(slice)) {
-                by_service.entry((namespace, service)).or_default().push(slice);
-            }
-        }
+        let slices = ByService::new(slices);
         let mut zone = Self { origin, namespaces: BTreeMap::new(), reverse: HashMap::new() };
         for service in services {
             let (Some(namespace), Some(name)) =
@@ -76,8 +71,7 @@ impl Zone {
             else {
                 continue;
             };
-            let slices = by_service.get(&(namespace, name)).map_or(&[][..], Vec::as_slice);
-            if let Some(entry) = entry_of(service, slices) {
+            if let Some(entry) = entry_of(service, slices.of(namespace, name)) {
                 zone.add(namespace, name, entry);
             }
         }
@@ -117,10 +111,6 @@ impl Zone {
     pub(crate) fn names_of(&self, address: IpAddr) -> impl Iterator<Item = &str> {
         self.reverse.get(&address).into_iter().flatten().map(String::as_str)
     }
-}
-
-fn owner(slice: &EndpointSlice) -> Option<&str> {
-    slice.metadata.labels.as_ref()?.get(label::SERVICE_NAME).map(String::as_str)
 }
 
 fn entry_of(service: &Service, slices: &[&EndpointSlice]) -> Option<Entry> {

@@ -1,11 +1,11 @@
 //! Services and EndpointSlices to the ports that are to be routed.
 
+use crate::slices::ByService;
 use ambit_api::core::v1::Service;
 use ambit_api::discovery::v1::{Endpoint, EndpointSlice};
-use ambit_names::label;
 use ambit_rules::Transport;
 use ambit_rules::service::ServicePort;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// What is to be routed, and what of the services is not.
@@ -28,19 +28,12 @@ pub(super) fn plan<'a>(
     slices: impl IntoIterator<Item = &'a EndpointSlice>,
     node: &str,
 ) -> Plan {
-    let mut by_service: HashMap<(&str, &str), Vec<&EndpointSlice>> = HashMap::new();
-    for slice in slices {
-        let owner = slice.metadata.labels.as_ref().and_then(|labels| labels.get(label::SERVICE_NAME));
-        if let (Some(namespace), Some(owner)) = (slice.metadata.namespace.as_deref(), owner) {
-            by_service.entry((namespace, owner)).or_default().push(slice);
-        }
-    }
+    let slices = ByService::new(slices);
     let mut plan = Plan::default();
     for service in services {
         let meta = &service.metadata;
         if let (Some(namespace), Some(name)) = (meta.namespace.as_deref(), meta.name.as_deref()) {
-            let slices = by_service.get(&(namespace, name)).map_or(&[][..], Vec::as_slice);
-            plan.add(service, &format!("{namespace}/{name}"), slices, node);
+            plan.add(service, &format!("{namespace}/{name}"), slices.of(namespace, name), node);
         }
     }
     plan

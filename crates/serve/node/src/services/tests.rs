@@ -117,6 +117,22 @@ fn a_service_is_reached_from_pods_and_the_host_with_the_source_address_kept() {
 }
 
 #[test]
+fn a_service_may_lead_to_the_node_itself() {
+    // As `kubernetes` does: its endpoint is the API server on the host.
+    on_node(async || {
+        let client = pod(2);
+        let host = Host::prepare(&settings()).await.unwrap();
+        let ports = [service([10, 96, 0, 1], Transport::Tcp, 443, &["10.244.0.1:6443"])];
+        host.apply(ServiceRules::new(surroundings(&settings()), ports).replace()).await.unwrap();
+        let served = serve(&NetNs::current().unwrap(), 6443, 2);
+        assert_eq!(client.run(|| ask("10.96.0.1:443")).unwrap().unwrap(), "10.244.0.2");
+        assert_eq!(ask("10.96.0.1:443").unwrap(), "10.244.0.1");
+        served.join().unwrap();
+        host.restore().await.unwrap();
+    });
+}
+
+#[test]
 fn both_families_are_routed() {
     on_node(async || {
         let (client, server) = (pod(2), pod(3));
