@@ -1,12 +1,52 @@
 # Entry points of the house. `make help` lists them.
-.PHONY: help check test
-help: ## Lists the targets.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+SHELL := /bin/bash
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC := --profile static --target $(HOST) -p ambit-cni -p ambit-pause -p ambit-demo-app
+# Folder from which the programs of a build run.
+PROGRAMS := target/programs
+PROGRAMS_DEBUG := target/programs-debug
 
-check: ## Formatting, lints, house rules and all tests.
+.PHONY: help demo programs programs-debug packages check fmt lint tidy test bench deny
+
+help: ## List the targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+demo: packages programs ## Start a cluster, check every promise of the mesh on it, clean up. KEEP=1 leaves it running.
+	$(PROGRAMS)/ambit-demo --programs $(PROGRAMS) $(if $(KEEP),--keep)
+
+programs: ## Build the release programs into target/programs.
+	cargo build --release -p ambit -p ambit-cluster-tests --bins
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build $(STATIC)
+	@mkdir -p $(PROGRAMS)
+	install target/release/ambit target/release/ambit-demo $(PROGRAMS)/
+	install $(addprefix target/$(HOST)/static/,ambit-cni ambit-pause ambit-demo-app) $(PROGRAMS)/
+
+programs-debug: ## Build the programs that the cluster test runs into target/programs-debug.
+	cargo build --workspace --bins
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build $(STATIC)
+	@mkdir -p $(PROGRAMS_DEBUG)
+	install target/debug/ambit target/debug/ambit-demo $(PROGRAMS_DEBUG)/
+	install $(addprefix target/$(HOST)/static/,ambit-cni ambit-pause ambit-demo-app) $(PROGRAMS_DEBUG)/
+
+packages: ## Install the Debian packages that the cluster and its tests need.
+	scripts/install-packages
+
+check: fmt lint tidy test ## Formatting, lints, house rules and all tests: all that CI checks.
+
+fmt: ## Formatting.
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	$(MAKE) test
 
-test: ## All tests.
+lint: ## Lints.
+	cargo clippy --workspace --all-targets -- -D warnings
+
+tidy: ## House rules: floors, file lengths, dead files, pure floors.
+	cargo xtask tidy
+
+test: packages programs-debug ## All tests, the whole demo among them (root).
 	cargo test --workspace
+
+bench: ## Benchmarks.
+	cargo run --release -p ambit-bench
+
+deny: ## Licences and advisories of dependencies (needs cargo-deny).
+	cargo deny check

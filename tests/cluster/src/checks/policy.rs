@@ -1,0 +1,93 @@
+//! Policies in force.
+
+use super::{Scene, Timing, within_a_second};
+use crate::cluster::POLL;
+use crate::pods::{self, Job};
+use anyhow::{Context as _, Result, bail};
+use std::time::{Duration, Instant};
+
+/// How long an open connection may live on after a denial, when times are not judged.
+const CLOSE_WAIT: Duration = Duration::from_secs(30);
+
+/// A denial of the client's identity.
+#[expect(clippy::disallowed_methods, reason = "the demo measures what a user sees")]
+pub(super) async fn deny(scene: &Scene<'_>) -> Result<String> {
+    let job = Job { namespace: "demo", name: "holder", account: "client", args: &["hold", "server:9000"] };
+    pods::start(&scene.client, job).await?;
+    wait_for_log(scene, "holder", "echo", CLOSE_WAIT).await.context("no connection could be opened")?;
+    let applied = Instant::now();
+    scene.apply("deny-client.yaml").await?;
+    wait_for_log(scene, "holder", "closed", CLOSE_WAIT)
+        .await
+        .context("the open connection was not closed")?;
+    let took = applied.elapsed();
+    let refused = scene.settled("demo", "denied", "client").await?.failure();
+    scene.delete("deny-client.yaml").await?;
+    let refused = refused.context("a new connection was let through")?;
+    let restored = scene
+        .settled("demo", "restored", "client")
+        .await?
+        .success()
+        .context("the deletion did not restore")?;
+    pods::remove(&scene.client, "demo", "holder").await?;
+    within_a_second(scene.timing, took).context("the open connection was closed late")?;
+    Ok(format!(
+        "open connection closed {} ms after the apply\nnew connection: {}\nafter the deletion: {}",
+        took.as_millis(),
+        last_line(&refused),
+        last_line(&restored)
+    ))
+}
+
+/// An allowance for another identity denies everybody else.
+pub(super) async fn allow_other(scene: &Scene<'_>) -> Result<String> {
+    scene.apply("allow-other.yaml").await?;
+    let refused = scene.settled("demo", "not-allowed", "client").await?.failure();
+    scene.delete("allow-other.yaml").await?;
+    let refused = refused?;
+    scene
+        .settled("demo", "allowed-again", "client")
+        .await?
+        .success()
+        .context("the deletion did not restore")?;
+    Ok(format!("client: {}", last_line(&refused)))
+}
+
+/// STRICT refuses who has no identity.
+pub(super) async fn strict(scene: &Scene<'_>) -> Result<String> {
+    let before = scene.settled("plain", "permissive", "default").await?.success().context("before STRICT")?;
+    scene.apply("strict.yaml").await?;
+    let outside = scene.settled("plain", "outside", "default").await?.failure();
+    let inside = scene.settled("demo", "inside", "client").await?.success();
+    // The node's own probes go on reaching the pod, or it would not be an endpoint any more.
+    let ready = pods::of_app(&scene.client, "demo", "server").await;
+    scene.delete("strict.yaml").await?;
+    let (outside, inside) = (outside?, inside.context("the captured pod was refused")?);
+    ready.context("the server did not stay ready under STRICT")?;
+    Ok(format!(
+        "uncaptured before: {}\nuncaptured under STRICT: {}\ncaptured under STRICT: {}",
+        last_line(&before),
+        last_line(&outside),
+        last_line(&inside)
+    ))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
+async fn wait_for_log(scene: &Scene<'_>, name: &str, word: &str, limit: Duration) -> Result<()> {
+    let asked = Instant::now();
+    loop {
+        // The log does not exist before the container does.
+        let log = pods::log(&scene.client, "demo", name).await.unwrap_or_default();
+        if log.contains(word) {
+            return Ok(());
+        }
+        if asked.elapsed() > limit {
+            bail!("pod {name} did not write {word:?} within {limit:?}; it wrote: {}", last_line(&log));
+        }
+        tokio::time::sleep(if scene.timing == Timing::Promised { POLL / 5 } else { POLL }).await;
+    }
+}
+
+fn last_line(text: &str) -> &str {
+    text.trim().lines().last().unwrap_or_default()
+}

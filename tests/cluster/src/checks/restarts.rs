@@ -1,0 +1,95 @@
+//! Parts that die and come back.
+
+use super::{Scene, capture_of_bytes};
+use crate::cluster::POLL;
+use crate::pods::{self, Job};
+use ambit_api::core::v1::Event;
+use ambit_names::{annotation, redirection};
+use anyhow::{Context as _, Result, bail};
+use kube::api::{Api, ListParams};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::time::{Duration, Instant};
+
+/// How long a part may take to come back.
+const BACK_WAIT: Duration = Duration::from_secs(30);
+
+/// While the agent does not answer, a pod that should be captured stays off the network; killed, the agent comes
+/// back, and the pod starts by itself.
+pub(super) async fn agent(scene: &Scene<'_>) -> Result<String> {
+    let agent = scene.cluster.part("agent")?;
+    kill(agent, Signal::SIGSTOP).context("cannot freeze the agent")?;
+    let held = held_back(scene).await;
+    kill(agent, Signal::SIGKILL).context("cannot kill the agent")?;
+    let held = held?;
+    let back = wait_for_part(scene, "agent", agent).await?;
+    let job_done = |p: &ambit_api::core::v1::Pod| pods::phase(p) == "Succeeded";
+    pods::wait(&scene.client, "demo", "early", "start by itself and end", job_done).await?;
+    let log = pods::log(&scene.client, "demo", "early").await?;
+    pods::remove(&scene.client, "demo", "early").await?;
+    scene.request("after-agent", "http://server/").await?.success().context("with the new agent")?;
+    still_captured(scene).await?;
+    Ok(format!(
+        "agent {agent} frozen: {held}\nagent {agent} killed, {back} took over: the pod ran: {}",
+        log.trim()
+    ))
+}
+
+/// A killed proxy is replaced, and the pods it served stay captured.
+pub(super) async fn proxy(scene: &Scene<'_>) -> Result<String> {
+    let proxy = scene.cluster.part("proxy")?;
+    kill(proxy, Signal::SIGKILL).context("cannot kill the proxy")?;
+    let back = wait_for_part(scene, "proxy", proxy).await?;
+    scene.settled("demo", "after-proxy", "client").await?.success().context("with the new proxy")?;
+    still_captured(scene).await?;
+    let bytes = capture_of_bytes::encrypted(scene).await?;
+    Ok(format!("proxy {proxy} killed, {back} took over\n{bytes}"))
+}
+
+/// Creates a pod and waits until its sandbox was refused for want of an agent.
+#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
+async fn held_back(scene: &Scene<'_>) -> Result<String> {
+    let args = ["get", "http://server/", "--count", "1"];
+    pods::start(&scene.client, Job { namespace: "demo", name: "early", account: "client", args: &args })
+        .await?;
+    let events: Api<Event> = Api::namespaced(scene.client.clone(), "demo");
+    let asked = Instant::now();
+    while asked.elapsed() < BACK_WAIT {
+        let of_pod = ListParams::default().fields("involvedObject.name=early,reason=FailedCreatePodSandBox");
+        if let Some(event) = events.list(&of_pod).await?.items.first() {
+            let message = event.message.clone().unwrap_or_default();
+            let pod = pods::wait(&scene.client, "demo", "early", "exist", |_| true).await?;
+            if pods::phase(&pod) != "Pending" {
+                bail!("the pod is {} although its sandbox was refused", pods::phase(&pod));
+            }
+            return Ok(format!("pod Pending, {message}"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    bail!("no FailedCreatePodSandBox event for the pod within {BACK_WAIT:?}")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
+async fn wait_for_part(scene: &Scene<'_>, word: &str, old: Pid) -> Result<Pid> {
+    let asked = Instant::now();
+    while asked.elapsed() < BACK_WAIT {
+        if let Ok(new) = scene.cluster.part(word)
+            && new != old
+        {
+            return Ok(new);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    bail!("the {word} did not come back within {BACK_WAIT:?}")
+}
+
+async fn still_captured(scene: &Scene<'_>) -> Result<()> {
+    for app in ["server", "client"] {
+        let pod = pods::of_app(&scene.client, "demo", app).await?;
+        let state = pods::annotation(&pod, annotation::REDIRECTION);
+        if state != redirection::ENABLED {
+            bail!("the pod of {app} is not captured any more: {state:?}");
+        }
+    }
+    Ok(())
+}
