@@ -19,6 +19,11 @@ pub struct PodProcess {
     pub started_ticks: u64,
 }
 
+/// Whether this process has root's rights.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
 /// Path of a process's network namespace.
 pub fn netns_path(proc_root: &Path, pid: u32) -> PathBuf {
     proc_root.join(pid.to_string()).join("ns/net")
