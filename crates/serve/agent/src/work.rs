@@ -126,8 +126,8 @@ impl Context {
             Decision::Capture(reason) => {
                 let entry = self.forget_namesake(&identity, entry).await;
                 match self.open(&identity, event) {
-                    Ok((netns, addresses)) => {
-                        let (entry, outcome) = self.enroll(&pod, &identity, netns, addresses, entry).await;
+                    Ok(place) => {
+                        let (entry, outcome) = self.enroll(&pod, place, entry).await;
                         (entry, outcome.map(|()| Answer { captured: true, reason: reason.to_string() }))
                     }
                     Err(error) => (entry, Err(error)),
@@ -203,11 +203,10 @@ impl Context {
     async fn enroll(
         &self,
         pod: &Pod,
-        identity: &Identity,
-        netns: Arc<NetNs>,
-        addresses: Vec<IpAddr>,
+        (netns, addresses): (Arc<NetNs>, Vec<IpAddr>),
         before: Option<Entry>,
     ) -> (Option<Entry>, Result<(), Error>) {
+        let identity = &Identity::of(pod);
         let (capture, faults) = enroll::capture_of(pod, &self.policy);
         for fault in faults {
             tracing::warn!(pod = %identity.key, %fault, "ignored an annotation");
@@ -276,7 +275,7 @@ impl Context {
             Step::Enroll => {
                 let addresses = enroll::addresses(&pod);
                 match self.find(&identity, &addresses, entry.as_ref()).await {
-                    Ok(netns) => self.enroll(&pod, &identity, netns, addresses, entry).await,
+                    Ok(netns) => self.enroll(&pod, (netns, addresses), entry).await,
                     Err(error) => (entry, Err(error)),
                 }
             }

@@ -251,19 +251,16 @@ async fn a_proxy_may_be_lost_at_any_point_and_come_back() {
 }
 
 /// The agent closes on a proxy that begins with these packets.
-#[track_caller]
-fn check_closed(packets: &'static [&'static [u8]]) -> impl Future<Output = ()> {
-    async move {
-        let agent = Agent::started();
-        let proxy = Proxy(Connection::connect(&agent.socket).unwrap());
-        for packet in packets {
-            // It may be closed before everything is sent.
-            let _ = proxy.0.send(packet, None).await;
-        }
-        while let Ok(Ok(Some(_))) = tokio::time::timeout(LIMIT, proxy.0.recv(1024)).await {}
-        agent.until_proxies(0).await;
-        Proxy::connect(&agent).await;
+async fn check_closed(packets: &[&[u8]]) {
+    let agent = Agent::started();
+    let proxy = Proxy(Connection::connect(&agent.socket).unwrap());
+    for packet in packets {
+        // It may be closed before everything is sent.
+        let _ = proxy.0.send(packet, None).await;
     }
+    while let Ok(Ok(Some(_))) = tokio::time::timeout(LIMIT, proxy.0.recv(1024)).await {}
+    agent.until_proxies(0).await;
+    Proxy::connect(&agent).await;
 }
 
 #[tokio::test]
