@@ -6,6 +6,8 @@ mod capture;
 mod enroll;
 mod error;
 mod events;
+#[cfg(test)]
+mod fixture;
 mod handover;
 mod http;
 mod metrics;
