@@ -28,8 +28,6 @@ pub struct PolicyCondition {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// Generation of the policy it was computed from.
-    pub generation: Option<i64>,
 }
 
 const UNSUPPORTED: &str = "UnsupportedValue";
@@ -41,10 +39,9 @@ pub fn convert_authorization_policy(root_namespace: &str, policy: &Authorization
         // Such a policy is for the waypoint of its target.
         return Conversion { policy: None, condition: None };
     }
-    let generation = policy.metadata.generation;
     let refused = |message: String| Conversion {
         policy: None,
-        condition: Some(PolicyCondition { accepted: false, reason: UNSUPPORTED, message, generation }),
+        condition: Some(PolicyCondition { accepted: false, reason: UNSUPPORTED, message }),
     };
     let action = match spec.action {
         PolicyAction::Allow => security::Action::Allow,
@@ -60,8 +57,7 @@ pub fn convert_authorization_policy(root_namespace: &str, policy: &Authorization
     let mut lost = Lost::default();
     let rules: Vec<security::Rule> =
         spec.rules.iter().filter_map(|r| rule(action, r, &namespace, &mut lost)).collect();
-    let (reason, message) = verdict(action, &rules, &lost);
-    let condition = PolicyCondition { accepted: true, reason, message, generation };
+    let condition = condition(action, &rules, &lost);
     let converted = security::Authorization {
         name: policy.metadata.name.clone().unwrap_or_default(),
         scope: scope(root_namespace, &namespace, labels::selected(spec.selector.as_ref())).into(),
@@ -254,10 +250,10 @@ fn block(text: &str) -> Option<security::Address> {
         .then(|| security::Address { address: crate::resource::ip_bytes(ip), length: length.into() })
 }
 
-/// Reason and message for a policy that is in force.
-fn verdict(action: security::Action, rules: &[security::Rule], lost: &Lost) -> (&'static str, String) {
+fn condition(action: security::Action, rules: &[security::Rule], lost: &Lost) -> PolicyCondition {
     if lost.len() == 0 {
-        return ("Accepted", "in force at the node proxies".to_owned());
+        let message = "in force at the node proxies".to_owned();
+        return PolicyCondition { accepted: true, reason: "Accepted", message };
     }
     let join = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
     let mut found = Vec::new();
@@ -281,7 +277,8 @@ fn verdict(action: security::Action, rules: &[security::Rule], lost: &Lost) -> (
             "ALLOW rules with any of it are left out, which allows less than requested"
         }
     };
-    (UNSUPPORTED, format!("{}; {effect}", found.join("; ")))
+    let message = format!("{}; {effect}", found.join("; "));
+    PolicyCondition { accepted: true, reason: UNSUPPORTED, message }
 }
 
 /// Whether any rule can match: a match without any attribute never does.

@@ -150,11 +150,13 @@ impl<V: Clone, C: Default> Store<V, C> {
     pub fn restore(history_max: usize, saved: Saved<V>) -> Result<Self, RestoreError> {
         let mut store = Self::new(history_max);
         (store.head, store.visible, store.compacted) = (saved.revision, saved.revision, saved.compacted);
-        let first = saved.revision + 1 - saved.history.len() as u64;
-        for (expected, undo) in (first..).zip(&saved.history) {
-            if undo.revision != expected {
-                return Err(RestoreError::Gap { expected, found: undo.revision });
+        let mut expected = saved.compacted + 1;
+        let end = saved.revision + 1;
+        for found in saved.history.iter().map(|undo| undo.revision).chain([end]) {
+            if found != expected {
+                return Err(RestoreError::Gap { expected, found });
             }
+            expected = expected.saturating_add(1);
         }
         for (key, version) in saved.objects {
             if version.revision > saved.revision {

@@ -200,10 +200,13 @@ fn lists_stay_in_their_namespace_and_resume_after_a_key() {
 #[test]
 fn contradictions_in_what_was_saved_are_found() {
     let version = |revision| Version { revision, value: 1 };
-    let future = Saved { revision: 1, compacted: 0, objects: vec![(key(0), version(2))], history: vec![] };
+    let future = Saved { revision: 1, compacted: 1, objects: vec![(key(0), version(2))], history: vec![] };
     let error = Store::<u32>::restore(10, future).expect_err("newer than the store");
     assert_eq!(error, RestoreError::FromTheFuture { key: key(0), found: 2, last: 1 });
     let undo = |revision| Undo { revision, key: key(0), old: None };
+    let cut = Saved { revision: 5, compacted: 2, objects: vec![], history: vec![undo(3), undo(4)] };
+    let error = Store::<u32>::restore(10, cut).expect_err("revision 5 is missing");
+    assert_eq!(error, RestoreError::Gap { expected: 5, found: 6 });
     let gap = Saved { revision: 5, compacted: 2, objects: vec![], history: vec![undo(3), undo(5)] };
     let error = Store::<u32>::restore(10, gap).expect_err("revision 4 is missing");
     assert_eq!(error, RestoreError::Gap { expected: 4, found: 3 });

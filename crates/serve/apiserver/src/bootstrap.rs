@@ -1,0 +1,89 @@
+//! What every cluster has from its first moment: the system's namespaces, and the service that names the API server.
+
+use crate::cluster::Cluster;
+use crate::create::create_object;
+use crate::modify::{Part, change};
+use crate::request::{Effect, Target};
+use crate::status::{Answer, Failure};
+use ambit_names::label;
+use http::StatusCode;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// Name of the service and of its slice.
+const SERVICE: &str = "kubernetes";
+/// Name of its port. Source: kube-apiserver's kubernetesservice controller.
+const PORT_NAME: &str = "https";
+/// Port of the service.
+const SERVICE_PORT: u16 = 443;
+
+/// Creates what is missing, and points the `kubernetes` service at `advertise`.
+pub(crate) async fn bootstrap(cluster: &Arc<Cluster>, advertise: Option<SocketAddr>) -> Answer<()> {
+    for name in NAMESPACES {
+        ensure(cluster, ("", "Namespace"), "", json!({"metadata": {"name": name}})).await?;
+    }
+    let first = first_address(&cluster.options.service_cidr);
+    let labels = json!({"component": "apiserver", "provider": SERVICE});
+    let port = advertise.map_or(SERVICE_PORT, |address| address.port());
+    let service = json!({
+        "metadata": {"name": SERVICE, "labels": labels},
+        "spec": {"clusterIP": first.to_string(), "clusterIPs": [first.to_string()], "ports": [
+            {"name": PORT_NAME, "port": SERVICE_PORT, "protocol": "TCP", "targetPort": port}]},
+    });
+    ensure(cluster, ("", "Service"), "default", service).await?;
+    match advertise {
+        Some(address) => publish(cluster, address).await,
+        None => Ok(()),
+    }
+}
+
+/// The slice behind the service; an older address is replaced.
+async fn publish(cluster: &Arc<Cluster>, advertise: SocketAddr) -> Answer<()> {
+    let family = if advertise.is_ipv4() { "IPv4" } else { "IPv6" };
+    let endpoints = json!([{"addresses": [advertise.ip().to_string()], "conditions": {"ready": true}}]);
+    let ports = json!([{"name": PORT_NAME, "port": advertise.port(), "protocol": "TCP"}]);
+    let slice = json!({
+        "metadata": {"name": SERVICE, "labels": {label::SERVICE_NAME: SERVICE}},
+        "addressType": family, "endpoints": endpoints, "ports": ports,
+    });
+    let target = ensure(cluster, ("discovery.k8s.io", "EndpointSlice"), "default", slice).await?;
+    let pointed = change(cluster, &target, (Part::Main, Effect::Write), |old| {
+        let mut new = old.clone();
+        new["endpoints"] = endpoints.clone();
+        new["ports"] = ports.clone();
+        Ok(new)
+    });
+    pointed.await.map(|_| ())
+}
+
+/// Creates an object unless it exists.
+async fn ensure(
+    cluster: &Arc<Cluster>,
+    (group, kind): (&str, &str),
+    namespace: &str,
+    mut object: Value,
+) -> Answer<Target> {
+    let kind = cluster.built_in(group, "v1", kind);
+    object["apiVersion"] = kind.api_version().into();
+    object["kind"] = kind.kind.as_str().into();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let target = Target::new(&kind, namespace, &name);
+    if cluster.db.get(&target.key()).is_some() {
+        return Ok(target);
+    }
+    match create_object(cluster, &target, object, Effect::Write).await {
+        Err(Failure { code: StatusCode::CONFLICT, .. }) | Ok(_) => Ok(target),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The address of the `kubernetes` service: the first one of the range.
+fn first_address(range: &IpNet) -> IpAddr {
+    match range {
+        IpNet::V4(net) => Ipv4Addr::from(u32::from(net.network()).saturating_add(1)).into(),
+        IpNet::V6(net) => Ipv6Addr::from(u128::from(net.network()).saturating_add(1)).into(),
+    }
+}
