@@ -1,0 +1,10 @@
+//! The proxy between real network namespaces, with a control plane and a node agent that speak the real protocols.
+
+mod control;
+mod handover;
+mod log;
+mod policy;
+mod relay;
+mod traffic;
+mod tunnel;
+mod world;
