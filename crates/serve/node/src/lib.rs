@@ -1,6 +1,34 @@
 //! The node runtime: pods on containerd over CRI, probes, logs, images, service routing and cluster DNS.
 //! It never decides a pod's next step itself.
 
+mod cni;
+mod containerd;
+mod context;
+mod cri;
 pub mod dns;
+mod error;
+mod images;
+mod layout;
+mod pods;
+mod registration;
+mod resolv;
+mod run;
+mod server;
 pub mod services;
+mod settings;
 mod slices;
+#[cfg(test)]
+mod testing;
+
+pub use error::Error;
+pub use images::{PAUSE_IMAGE, import_image, scratch_image};
+pub use resolv::ResolvConf;
+pub use run::run;
+pub use settings::{ClusterServices, MeshPlugin, Settings};
+
+use std::path::{Path, PathBuf};
+
+/// The containerd socket of the node whose state is in `state_dir`.
+pub fn containerd_socket(state_dir: &Path) -> PathBuf {
+    state_dir.join("run/containerd.sock")
+}

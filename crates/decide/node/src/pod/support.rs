@@ -66,6 +66,11 @@ fn container(container: &Container, host_network: bool) -> Option<String> {
     if probes.into_iter().flatten().any(|p| p.grpc.is_some()) {
         return Some(format!("container {name:?}: grpc probes are not served yet: use tcpSocket"));
     }
+    let https = |scheme: &Option<String>| scheme.as_deref() == Some("HTTPS");
+    let mut gets = probes.into_iter().flatten().filter_map(|p| p.http_get.as_ref());
+    if gets.any(|get| https(&get.scheme)) {
+        return Some(format!("container {name:?}: HTTPS probes are not served yet: use tcpSocket"));
+    }
     None
 }
 
@@ -104,6 +109,10 @@ mod tests {
         check(
             with(json!({ "livenessProbe": { "grpc": { "port": 1 } } })),
             Some("container \"a\": grpc probes are not served yet: use tcpSocket"),
+        );
+        check(
+            with(json!({ "readinessProbe": { "httpGet": { "port": 1, "scheme": "HTTPS" } } })),
+            Some("container \"a\": HTTPS probes are not served yet: use tcpSocket"),
         );
         check(
             json!({ "containers": [], "volumes": [{ "name": "d", "nfs": { "path": "/", "server": "s" } }] }),
