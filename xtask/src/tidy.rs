@@ -3,6 +3,7 @@
 //! Each check is a pure function from the tree's texts to findings, so that its tests are small trees.
 
 mod code;
+mod cycles;
 mod dead;
 mod effects;
 mod floors;
@@ -55,7 +56,8 @@ fn root() -> PathBuf {
 }
 
 fn findings(tree: &Tree) -> Vec<Finding> {
-    let checks = [floors::check, effects::check, dead::check, sizes::check, heads::check, words::check];
+    let checks: [fn(&Tree) -> Vec<Finding>; 7] =
+        [floors::check, effects::check, dead::check, cycles::check, sizes::check, heads::check, words::check];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(tree)).collect();
     findings.sort();
     findings

@@ -28,6 +28,8 @@ pub struct PolicyCondition {
     pub reason: &'static str,
     /// For people.
     pub message: String,
+    /// Generation of the policy it was computed from.
+    pub generation: Option<i64>,
 }
 
 const UNSUPPORTED: &str = "UnsupportedValue";
@@ -39,9 +41,10 @@ pub fn convert_authorization_policy(root_namespace: &str, policy: &Authorization
         // Such a policy is for the waypoint of its target.
         return Conversion { policy: None, condition: None };
     }
+    let generation = policy.metadata.generation;
     let refused = |message: String| Conversion {
         policy: None,
-        condition: Some(PolicyCondition { accepted: false, reason: UNSUPPORTED, message }),
+        condition: Some(PolicyCondition { accepted: false, reason: UNSUPPORTED, message, generation }),
     };
     let action = match spec.action {
         PolicyAction::Allow => security::Action::Allow,
@@ -57,7 +60,8 @@ pub fn convert_authorization_policy(root_namespace: &str, policy: &Authorization
     let mut lost = Lost::default();
     let rules: Vec<security::Rule> =
         spec.rules.iter().filter_map(|r| rule(action, r, &namespace, &mut lost)).collect();
-    let condition = condition(action, &rules, &lost);
+    let (reason, message) = verdict(action, &rules, &lost);
+    let condition = PolicyCondition { accepted: true, reason, message, generation };
     let converted = security::Authorization {
         name: policy.metadata.name.clone().unwrap_or_default(),
         scope: scope(root_namespace, &namespace, labels::selected(spec.selector.as_ref())).into(),
@@ -250,10 +254,10 @@ fn block(text: &str) -> Option<security::Address> {
         .then(|| security::Address { address: crate::resource::ip_bytes(ip), length: length.into() })
 }
 
-fn condition(action: security::Action, rules: &[security::Rule], lost: &Lost) -> PolicyCondition {
+/// Reason and message for a policy that is in force.
+fn verdict(action: security::Action, rules: &[security::Rule], lost: &Lost) -> (&'static str, String) {
     if lost.len() == 0 {
-        let message = "in force at the node proxies".to_owned();
-        return PolicyCondition { accepted: true, reason: "Accepted", message };
+        return ("Accepted", "in force at the node proxies".to_owned());
     }
     let join = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
     let mut found = Vec::new();
@@ -277,8 +281,7 @@ fn condition(action: security::Action, rules: &[security::Rule], lost: &Lost) ->
             "ALLOW rules with any of it are left out, which allows less than requested"
         }
     };
-    let message = format!("{}; {effect}", found.join("; "));
-    PolicyCondition { accepted: true, reason: UNSUPPORTED, message }
+    (UNSUPPORTED, format!("{}; {effect}", found.join("; ")))
 }
 
 /// Whether any rule can match: a match without any attribute never does.

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use proptest::prelude::{Just, Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 
 use crate::{Catalog, FieldValidation, ResourceType, parse_yaml};
@@ -116,4 +117,110 @@ fn cells() {
         });
         pairs.collect::<Vec<_>>().join("\n")
     });
+}
+
+/// Names of fields and values that lead a random object deep into the types.
+fn anything() -> impl Strategy<Value = Value> {
+    let key = prop::sample::select(vec![
+        "metadata",
+        "spec",
+        "status",
+        "name",
+        "labels",
+        "containers",
+        "ports",
+        "port",
+        "protocol",
+        "volumes",
+        "template",
+        "selector",
+        "matchLabels",
+        "env",
+        "valueFrom",
+        "resources",
+        "limits",
+        "strategy",
+        "type",
+        "versions",
+        "schema",
+        "openAPIV3Schema",
+        "properties",
+        "items",
+        "names",
+        "plural",
+        "kind",
+        "conditions",
+        "containerStatuses",
+        "data",
+        "replicas",
+        "addresses",
+        "endpoints",
+        "ownerReferences",
+        "finalizers",
+        "livenessProbe",
+        "httpGet",
+        "tolerations",
+        "storage",
+        "hostNetwork",
+        "clusterIP",
+        "subsets",
+        "taints",
+        "stringData",
+        "mode",
+        "hosts",
+        "choice",
+        "port",
+    ]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z./:%é-]{0,6}".prop_map(Value::from),
+        prop::sample::select(vec!["object", "array", "1Gi", "ClientIP", "Recreate", "2026-01-01T00:00:00Z"])
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 48, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::btree_map(key.clone(), inner, 0..6).prop_map(|map| json!(map)),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever a client sends, and whatever an old release stored, is answered.
+    #[test]
+    fn nothing_panics(object in anything(), other in anything()) {
+        let catalog = catalog();
+        let now = NOW.parse().unwrap();
+        for of in catalog.resources() {
+            for object in [&object, &other] {
+                let mut object = of.decode(object.clone(), FieldValidation::Strict).map_or(object.clone(), |of| of.object);
+                of.default(&mut object);
+                let mut again = object.clone();
+                of.default(&mut again);
+                prop_assert_eq!(&again, &object, "defaults are filled in once");
+                let _ = of.validate_create(&object);
+                let _ = of.validate_update(&object, &other);
+                let _ = of.validate_status_update(&object, &other);
+                prop_assert_eq!(of.cells(&object, now).len(), of.columns().len());
+                let _ = of.field_for_selector(&object, "spec.nodeName");
+                let _ = of.from_stored(of.to_stored(object));
+            }
+        }
+        let _ = catalog.with_crds(&[object, other]);
+    }
+
+    /// Decoding is done once: what it has let through, it lets through unchanged.
+    #[test]
+    fn decoding_twice_is_decoding_once(object in anything()) {
+        let catalog = catalog();
+        for of in catalog.resources() {
+            if let Ok(once) = of.decode(object.clone(), FieldValidation::Warn) {
+                let twice = of.decode(once.object.clone(), FieldValidation::Strict).unwrap();
+                prop_assert_eq!(twice.object, once.object);
+            }
+        }
+    }
 }

@@ -1,2 +1,76 @@
 //! The node agent: CNI events, enrollment of pods, rules and the hand-over to the proxy.
 //! It never carries a pod's traffic.
+
+mod annotate;
+mod capture;
+mod enroll;
+mod error;
+mod events;
+#[cfg(test)]
+mod fixture;
+mod handover;
+mod http;
+mod metrics;
+mod probes;
+mod run;
+mod work;
+
+pub use error::Error;
+pub use run::run;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Settings of the agent.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of the node whose pods this agent enrolls.
+    pub node_name: String,
+    /// Directory of the socket to which the plugin posts events; made if missing.
+    pub run_dir: PathBuf,
+    /// Socket on which proxies connect for the hand-over; its directory is made if missing.
+    pub handover_socket: PathBuf,
+    /// Where the node's /proc is mounted.
+    pub proc_root: PathBuf,
+    /// The node's network namespace.
+    pub host_netns: PathBuf,
+    /// Namespace of the mesh's own pods.
+    pub system_namespace: String,
+    /// Namespaces whose pods are never captured.
+    pub excluded_namespaces: Vec<String>,
+    /// Whether DNS is captured where the pod does not say.
+    pub dns_capture: bool,
+    /// Whether IPv6 is captured.
+    pub ipv6: bool,
+    /// Address of `/healthz` and `/readyz`.
+    pub health: SocketAddr,
+    /// Address of `/metrics`.
+    pub metrics: SocketAddr,
+    /// User id of the node runtime, whose probes reach captured pods as plain text.
+    pub probe_uid: u32,
+    /// Whether a clean stop releases all pods; otherwise they stay captured.
+    pub release_on_stop: bool,
+}
+
+impl Settings {
+    /// The settings of a node with the field's usual paths and ports.
+    pub fn new(node_name: impl Into<String>) -> Self {
+        use ambit_names::{mesh, path, port};
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Self {
+            node_name: node_name.into(),
+            run_dir: path::CNI_RUN_DIR.into(),
+            handover_socket: path::HANDOVER_SOCKET.into(),
+            proc_root: "/proc".into(),
+            host_netns: "/proc/self/ns/net".into(),
+            system_namespace: mesh::SYSTEM_NAMESPACE.into(),
+            excluded_namespaces: vec!["kube-system".into()],
+            dns_capture: true,
+            ipv6: true,
+            health: local(port::AGENT_HEALTH),
+            metrics: local(port::METRICS),
+            probe_uid: 0,
+            release_on_stop: false,
+        }
+    }
+}

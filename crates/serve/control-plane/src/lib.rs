@@ -1,2 +1,22 @@
 //! The mesh control plane: collections, delta xDS server and certificate authority.
 //! It never decides what a workload is: decide/mesh does.
+
+mod ads;
+mod authentication;
+mod ca;
+mod error;
+mod owner;
+mod pending;
+mod pod_index;
+mod root;
+mod root_publisher;
+mod run;
+mod server;
+mod session;
+mod settings;
+mod snapshot;
+mod status;
+
+pub use error::Error;
+pub use run::run;
+pub use settings::Settings;

@@ -1,4 +1,6 @@
 use super::*;
+use proptest::prelude::{Strategy, proptest};
+use std::collections::BTreeMap;
 
 fn port(address: &str, port: u16, endpoints: &[&str]) -> ServicePort {
     ServicePort {
@@ -116,4 +118,84 @@ fn the_replacement_refuses_what_matches_no_service_and_hides_pods_outside() {
         text.starts_with("add table inet ambit-services\ndelete table inet ambit-services\nadd table"),
         "{text}"
     );
+}
+
+/// What the kernel would hold after batches: chains with their rules, and sets with their elements.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Kernel {
+    chains: BTreeMap<String, Vec<String>>,
+    sets: BTreeMap<String, BTreeMap<Vec<Datum>, Element>>,
+}
+
+impl Kernel {
+    /// Refuses what the kernel refuses.
+    fn apply(&mut self, batch: &Batch) {
+        for command in &batch.commands {
+            match command {
+                Command::AddTable(_) => {}
+                Command::DeleteTable(_) => *self = Self::default(),
+                Command::AddSet(_, set) => drop(self.sets.entry(set.name.clone()).or_default()),
+                Command::AddChain(_, chain) => drop(self.chains.entry(chain.name.clone()).or_default()),
+                Command::AddRule(_, chain, rule) => {
+                    self.chains.get_mut(chain).unwrap().push(rule.to_string())
+                }
+                Command::AddElements(_, set, elements) => elements.iter().for_each(|e| self.add(set, e)),
+                Command::DeleteElements(_, set, elements) => {
+                    let set = self.sets.get_mut(set).unwrap();
+                    elements.iter().for_each(|e| drop(set.remove(&e.key).expect("it is there")));
+                }
+                Command::FlushChain(_, chain) => self.chains.get_mut(chain).unwrap().clear(),
+                Command::DeleteChain(_, chain) => {
+                    assert_eq!(self.chains.remove(chain), Some(vec![]));
+                    assert!(!self.leads_to(chain), "an element leads to {chain}");
+                }
+                other => panic!("unexpected: {other}"),
+            }
+        }
+    }
+
+    fn add(&mut self, set: &str, element: &Element) {
+        if let Some(Verdict::Goto(chain)) = &element.verdict {
+            assert!(self.chains.contains_key(chain), "no chain {chain}");
+        }
+        let before = self.sets.get_mut(set).unwrap().insert(element.key.clone(), element.clone());
+        assert_eq!(before, None, "an element is added twice");
+    }
+
+    fn leads_to(&self, chain: &str) -> bool {
+        let verdict = Some(Verdict::Goto(chain.to_owned()));
+        self.sets.values().flat_map(BTreeMap::values).any(|element| element.verdict == verdict)
+    }
+}
+
+/// A few services of both families that share ports, protocols and endpoints.
+fn any_ports() -> impl Strategy<Value = Vec<ServicePort>> {
+    let endpoint = (0..6u8, proptest::bool::ANY)
+        .prop_map(|(n, four)| if four { format!("10.244.0.{n}:80") } else { format!("[fd01::{n}]:80") });
+    let one = (0..4u8, proptest::bool::ANY, 80..82u16, proptest::collection::vec(endpoint, 0..5));
+    let one = one.prop_map(|(n, four, number, endpoints)| {
+        let address = if four { format!("10.96.0.{n}") } else { format!("fd96::{n}") };
+        let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        port(&address, number, &endpoints)
+    });
+    proptest::collection::vec(one, 0..8)
+}
+
+proptest! {
+    /// INV-05 for service routing.
+    #[test]
+    fn a_series_of_updates_equals_a_replacement(history in proptest::collection::vec(any_ports(), 1..8)) {
+        let (mut kernel, mut now) = (Kernel::default(), rules(vec![]));
+        kernel.apply(&now.replace());
+        for ports in history {
+            let next = rules(ports);
+            if let Some(batch) = next.update(&now) {
+                kernel.apply(&batch);
+            }
+            now = next;
+        }
+        let mut fresh = Kernel::default();
+        fresh.apply(&now.replace());
+        assert_eq!(kernel, fresh);
+    }
 }

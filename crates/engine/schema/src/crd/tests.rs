@@ -152,3 +152,26 @@ fn pruning() {
     ];
     assert_eq!(warned, expected);
 }
+
+/// The product's own definitions are valid and served, and nothing of them is left unenforced.
+#[test]
+fn own_definitions_are_served() {
+    let catalog = Catalog::builtin();
+    let of = catalog.kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+    let mut definitions = Vec::new();
+    for definition in ambit_api::crds() {
+        let decoded = of.decode(serde_json::to_value(definition).unwrap(), FieldValidation::Strict).unwrap();
+        let mut definition = decoded.object;
+        of.default(&mut definition);
+        assert_eq!(of.validate_create(&definition), []);
+        definitions.push(definition);
+    }
+    assert!(!definitions.is_empty());
+    let (catalog, problems) = catalog.with_crds(&definitions);
+    assert_eq!(problems, []);
+    for definition in &definitions {
+        let group = definition["spec"]["group"].as_str().unwrap();
+        let kind = definition["spec"]["names"]["kind"].as_str().unwrap();
+        assert!(catalog.resources().any(|of| of.group == group && of.kind == kind), "{group} {kind}");
+    }
+}

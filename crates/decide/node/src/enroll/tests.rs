@@ -1,0 +1,158 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn policy() -> Policy {
+    Policy {
+        system_namespace: "istio-system".into(),
+        excluded_namespaces: BTreeSet::from(["kube-system".to_owned()]),
+        dns: Dns::Captured,
+        families: Families::Dual,
+    }
+}
+
+fn pod(changes: Value) -> Pod {
+    let mut pod = json!({"metadata": {"name": "p", "namespace": "shop"}});
+    merge(&mut pod, changes);
+    serde_json::from_value(pod).unwrap()
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn namespace(mode: Option<&str>) -> Namespace {
+    let labels = mode.map(|mode| json!({ label::DATAPLANE_MODE: mode })).unwrap_or(json!({}));
+    serde_json::from_value(json!({"metadata": {"name": "shop", "labels": labels}})).unwrap()
+}
+
+#[track_caller]
+fn check(changes: Value, namespace: Option<&Namespace>, expected: Decision) {
+    assert_eq!(decide(&pod(changes.clone()), namespace, &policy()), expected, "{changes}");
+}
+
+fn labelled(mode: &str) -> Value {
+    json!({"metadata": {"labels": { label::DATAPLANE_MODE: mode }}})
+}
+
+#[test]
+fn labels_decide_and_the_pod_s_goes_first() {
+    let (plain, ambient, none) = (namespace(None), namespace(Some("ambient")), namespace(Some("none")));
+    check(json!({}), Some(&plain), Decision::LeaveAlone(Reason::NotLabelled));
+    check(json!({}), Some(&none), Decision::LeaveAlone(Reason::NotLabelled));
+    check(json!({}), Some(&ambient), Decision::Capture(Reason::NamespaceLabel));
+    check(labelled("ambient"), Some(&plain), Decision::Capture(Reason::PodLabel));
+    check(labelled("ambient"), None, Decision::Capture(Reason::PodLabel));
+    check(labelled("none"), Some(&ambient), Decision::LeaveAlone(Reason::PodLabelNone));
+    check(labelled("none"), None, Decision::LeaveAlone(Reason::PodLabelNone));
+    check(labelled("sidecar"), Some(&ambient), Decision::Capture(Reason::NamespaceLabel));
+    check(labelled("sidecar"), Some(&plain), Decision::LeaveAlone(Reason::NotLabelled));
+}
+
+#[test]
+fn an_unknown_namespace_decides_nothing() {
+    check(json!({}), None, Decision::Unknown);
+}
+
+#[test]
+fn some_pods_are_never_captured() {
+    let ambient = namespace(Some("ambient"));
+    let never = |changes: Value, reason| {
+        let mut labelled = labelled("ambient");
+        merge(&mut labelled, changes);
+        check(labelled, Some(&ambient), Decision::LeaveAlone(reason));
+    };
+    never(json!({"spec": {"hostNetwork": true, "containers": []}}), Reason::HostNetwork);
+    never(json!({"metadata": {"namespace": "kube-system"}}), Reason::ExcludedNamespace);
+    never(json!({"metadata": {"annotations": { annotation::SIDECAR_STATUS: "" }}}), Reason::Sidecar);
+    never(json!({"status": {"phase": "Succeeded"}}), Reason::Ended);
+    never(json!({"status": {"phase": "Failed"}}), Reason::Ended);
+    never(json!({"metadata": {"namespace": "istio-system", "labels": {"app": "ztunnel"}}}), Reason::Proxy);
+    // A namesake elsewhere is an ordinary pod.
+    let namesake = json!({"metadata": {"labels": {"app": "ztunnel"}}});
+    check(namesake, Some(&ambient), Decision::Capture(Reason::NamespaceLabel));
+    check(
+        json!({"spec": {"hostNetwork": false, "containers": []}}),
+        Some(&ambient),
+        Decision::Capture(Reason::NamespaceLabel),
+    );
+}
+
+#[test]
+fn annotations_change_how_a_pod_is_captured() {
+    let annotated =
+        |annotations: Value| capture_of(&pod(json!({"metadata": {"annotations": annotations}})), &policy());
+    assert_eq!(annotated(json!({})), (Capture::default(), vec![]));
+    let (capture, faults) = annotated(json!({
+        annotation::BYPASS_INBOUND: "T",
+        annotation::DNS_CAPTURE: "false",
+        annotation::REROUTE_INTERFACES: " tap0, ,tap1,",
+    }));
+    let expected = Capture {
+        inbound: Inbound::Bypassed,
+        dns: Dns::Untouched,
+        families: Families::Dual,
+        reroute_interfaces: vec!["tap0".into(), "tap1".into()],
+    };
+    assert_eq!((capture, faults), (expected, vec![]));
+    let (capture, faults) =
+        annotated(json!({ annotation::BYPASS_INBOUND: "yes", annotation::DNS_CAPTURE: "" }));
+    assert_eq!((capture, faults.len()), (Capture::default(), 2));
+    assert_eq!(
+        faults[0],
+        r#"annotation ambient.istio.io/bypass-inbound-capture is "yes": use "true" or "false""#
+    );
+}
+
+#[test]
+fn addresses_are_canonical_and_single() {
+    let status = json!({"status": {
+        "podIP": "10.0.0.5",
+        "podIPs": [{"ip": "10.0.0.5"}, {"ip": "::ffff:10.0.0.6"}, {"ip": "fd00::5"}, {"ip": "x"}],
+    }});
+    let expected: Vec<IpAddr> = ["10.0.0.5", "10.0.0.6", "fd00::5"].map(|text| text.parse().unwrap()).into();
+    assert_eq!(addresses(&pod(status)), expected);
+    assert!(addresses(&pod(json!({}))).is_empty());
+}
+
+const CAPTURE: Decision = Decision::Capture(Reason::PodLabel);
+const LEAVE: Decision = Decision::LeaveAlone(Reason::NotLabelled);
+
+#[track_caller]
+fn check_plan(
+    annotation: Option<&str>,
+    address: Option<&str>,
+    decision: Decision,
+    known: Option<Known<'_>>,
+    expected: Step,
+) {
+    let annotations = annotation.map(|value| json!({ annotation::REDIRECTION: value })).unwrap_or(json!({}));
+    let pod = pod(json!({"metadata": {"annotations": annotations}, "status": {"podIP": address}}));
+    assert_eq!(plan(&pod, decision, known), expected);
+}
+
+#[test]
+fn only_differences_are_acted_on() {
+    let address = Some("10.0.0.5");
+    let here = ["10.0.0.5".parse().unwrap()];
+    let elsewhere = ["10.0.0.6".parse().unwrap()];
+    let known = |addresses, handed_over| Some(Known { addresses, handed_over });
+    check_plan(None, address, CAPTURE, None, Step::Enroll);
+    check_plan(Some("enabled"), address, CAPTURE, None, Step::Enroll);
+    check_plan(Some("enabled"), address, CAPTURE, known(&here, true), Step::Rest);
+    check_plan(Some("enabled"), address, CAPTURE, known(&here, false), Step::Enroll);
+    check_plan(Some("enabled"), address, CAPTURE, known(&elsewhere, true), Step::Enroll);
+    check_plan(Some("pending"), address, CAPTURE, known(&here, true), Step::Enroll);
+    check_plan(None, address, CAPTURE, known(&here, true), Step::Enroll);
+    check_plan(None, None, CAPTURE, None, Step::Rest);
+    check_plan(None, address, LEAVE, None, Step::Rest);
+    check_plan(Some("enabled"), address, LEAVE, None, Step::Release(Reason::NotLabelled));
+    check_plan(Some("pending"), None, LEAVE, None, Step::Release(Reason::NotLabelled));
+    check_plan(None, address, LEAVE, known(&here, false), Step::Release(Reason::NotLabelled));
+    check_plan(Some("enabled"), address, Decision::Unknown, known(&here, true), Step::Rest);
+    check_plan(Some("other"), address, CAPTURE, known(&here, true), Step::Enroll);
+}

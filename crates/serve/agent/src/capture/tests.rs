@@ -1,0 +1,235 @@
+//! Real packets in real network namespaces.
+
+use super::*;
+use crate::fixture::{LIMIT, Node, PodNet, accept, connect, exchange, listen, state};
+use ambit_linux::socket::{original_destination, outgoing, spoof_source};
+use ambit_names::mark;
+use ambit_rules::host::{plan_probe_addresses, plan_probe_rules};
+use ambit_rules::pod::{Dns, Inbound};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+fn captured(capture: &Capture) -> (Node, PodNet) {
+    let mut node = Node::new();
+    let pod = node.add_pod();
+    put_in_place("shop/web", &pod.netns, &[pod.address], capture).unwrap();
+    (node, pod)
+}
+
+#[test]
+fn connections_are_redirected_with_their_destination_readable() {
+    let (node, pod) = captured(&Capture::default());
+    let proxies = [15001, 15006, 15008].map(|port| listen(&pod.netns, (ANY, port)));
+    let [outbound, inbound, hbone] = &proxies;
+    // Out of the pod, to wherever.
+    let client = connect(&pod.netns, (pod.gateway, 80));
+    let (server, peer) = accept(outbound);
+    assert_eq!(original_destination(&server), Some((pod.gateway, 80).into()));
+    assert_eq!(peer, client.local_addr().unwrap());
+    exchange(&client, &server);
+    // Into the pod, in plain text.
+    let client = connect(&node.netns, (pod.address, 8080));
+    let (server, peer) = accept(inbound);
+    assert_eq!(original_destination(&server), Some((pod.address, 8080).into()));
+    assert_eq!(peer, client.local_addr().unwrap());
+    exchange(&client, &server);
+    // Into the pod, through the tunnel port.
+    let client = connect(&node.netns, (pod.address, 15008));
+    exchange(&client, &accept(hbone).0);
+}
+
+#[test]
+fn ipv6_is_redirected_too() {
+    let (node, pod) = captured(&Capture::default());
+    let any = Ipv6Addr::UNSPECIFIED;
+    let (outbound, inbound) = (listen(&pod.netns, (any, 15001)), listen(&pod.netns, (any, 15006)));
+    let (gateway, address): (SocketAddr, SocketAddr) =
+        ("[fd09:1::1]:80".parse().unwrap(), "[fd09:1::2]:8080".parse().unwrap());
+    let _client = connect(&pod.netns, gateway);
+    assert_eq!(original_destination(&accept(&outbound).0), Some(gateway));
+    let _client = connect(&node.netns, address);
+    assert_eq!(original_destination(&accept(&inbound).0), Some(address));
+}
+
+#[test]
+fn the_proxy_s_own_connections_pass_and_keep_the_caller_s_address() {
+    let (node, pod) = captured(&Capture::default());
+    let upstream = listen(&node.netns, (ANY, 80));
+    let marked = |to: SocketAddr, source: Option<IpAddr>| {
+        let connected = pod.netns.run(|| {
+            let socket = outgoing(to, mark::PROXY, None)?;
+            source.map_or(Ok(()), |source| spoof_source(&socket, source))?;
+            socket.set_nonblocking(false)?;
+            // A marked socket is connected as the proxy does it: after its options are set.
+            let socket = socket2::Socket::from(socket);
+            socket.connect_timeout(&to.into(), LIMIT)?;
+            Ok::<TcpStream, std::io::Error>(socket.into())
+        });
+        connected.unwrap().unwrap()
+    };
+    let client = marked((pod.gateway, 80).into(), None);
+    exchange(&client, &accept(&upstream).0);
+    // The connection to the application carries the caller's address, and the answers find the way back.
+    let application = listen(&pod.netns, (ANY, 8080));
+    let client = marked((pod.address, 8080).into(), Some(pod.gateway));
+    let (server, peer) = accept(&application);
+    assert_eq!(peer.ip(), pod.gateway);
+    exchange(&client, &server);
+}
+
+#[test]
+fn the_application_reaches_itself_directly() {
+    let (_node, pod) = captured(&Capture::default());
+    let application = listen(&pod.netns, (ANY, 8080));
+    for address in [pod.address, Ipv4Addr::LOCALHOST.into()] {
+        let client = connect(&pod.netns, (address, 8080));
+        exchange(&client, &accept(&application).0);
+    }
+}
+
+#[test]
+fn the_node_s_probes_reach_the_application_and_nobody_else_does() {
+    let (node, pod) = captured(&Capture::default());
+    let (application, inbound) = (listen(&pod.netns, (ANY, 8080)), listen(&pod.netns, (ANY, 15006)));
+    let uid = nix_uid();
+    let host = |prober| {
+        let mut batch = plan_probe_rules(prober, Families::Dual);
+        batch.commands.extend(plan_probe_addresses(&[pod.address], "uid").commands);
+        node.netns.run(|| nft::apply(&batch)).unwrap().unwrap();
+    };
+    host(uid);
+    let client = connect(&node.netns, (pod.address, 8080));
+    let (server, peer) = accept(&application);
+    assert_eq!(peer.ip(), IpAddr::from(ambit_names::mesh::PROBE_ADDRESS_V4));
+    exchange(&client, &server);
+    // Another user's connection is not a probe.
+    host(uid + 1);
+    let _client = connect(&node.netns, (pod.address, 8080));
+    assert_eq!(original_destination(&accept(&inbound).0), Some((pod.address, 8080).into()));
+}
+
+fn nix_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+}
+
+fn dns_answers(dns: Dns) -> (bool, bool) {
+    let (node, pod) = captured(&Capture { dns, ..Capture::default() });
+    let bind = |netns: &NetNs, at: (Ipv4Addr, u16)| netns.run(|| UdpSocket::bind(at)).unwrap().unwrap();
+    // Redirected queries arrive on the loopback address, and must be answered from it.
+    let (proxy, resolver) = (bind(&pod.netns, (Ipv4Addr::LOCALHOST, 15053)), bind(&node.netns, (ANY, 53)));
+    let client = bind(&pod.netns, (ANY, 0));
+    client.send_to(b"query", (pod.gateway, 53)).unwrap();
+    let answered = |server: &UdpSocket| {
+        server.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 16];
+        server.recv_from(&mut buffer).is_ok_and(|(length, from)| {
+            server.send_to(b"answer", from).unwrap();
+            &buffer[..length] == b"query"
+        })
+    };
+    // Delivery on these links is synchronous.
+    let seen = (answered(&proxy), answered(&resolver));
+    let mut buffer = [0; 16];
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    let (_, from) = client.recv_from(&mut buffer).unwrap();
+    assert_eq!(from, (pod.gateway, 53).into(), "the answer comes from where the query went");
+    seen
+}
+
+#[test]
+fn dns_goes_to_the_proxy_or_not() {
+    assert_eq!(dns_answers(Dns::Captured), (true, false));
+    assert_eq!(dns_answers(Dns::Untouched), (false, true));
+}
+
+#[test]
+fn bypassed_inbound_connections_reach_the_application() {
+    let (node, pod) = captured(&Capture { inbound: Inbound::Bypassed, ..Capture::default() });
+    let application = listen(&pod.netns, (ANY, 8080));
+    let client = connect(&node.netns, (pod.address, 8080));
+    exchange(&client, &accept(&application).0);
+}
+
+#[test]
+fn release_leaves_the_namespace_as_it_was_and_traffic_flows() {
+    let mut node = Node::new();
+    let pod = node.add_pod();
+    let before = state(&pod.netns);
+    remove("shop/web", &pod.netns).expect("nothing is there to remove");
+    assert_eq!(state(&pod.netns), before);
+    for capture in [Capture::default(), Capture { families: Families::V4, ..Capture::default() }] {
+        put_in_place("shop/web", &pod.netns, &[pod.address], &capture).unwrap();
+        put_in_place("shop/web", &pod.netns, &[pod.address], &capture)
+            .expect("a second time changes nothing");
+        assert_ne!(state(&pod.netns), before);
+        remove("shop/web", &pod.netns).unwrap();
+        assert_eq!(state(&pod.netns), before);
+    }
+    let upstream = listen(&node.netns, (ANY, 80));
+    let client = connect(&pod.netns, (pod.gateway, 80));
+    exchange(&client, &accept(&upstream).0);
+}
+
+#[test]
+fn what_others_left_in_our_tables_is_replaced() {
+    let mut node = Node::new();
+    let pod = node.add_pod();
+    let before = state(&pod.netns);
+    let foreign = "nft add table inet istio-ambient-nat
+        nft add chain inet istio-ambient-nat istio-output
+        nft add rule inet istio-ambient-nat istio-output tcp dport 1 drop
+        ip rule add fwmark 0x111/0xfff lookup 100 priority 32764
+        ip route add local 0.0.0.0/0 dev lo table 100";
+    pod.netns.run(|| crate::fixture::shell(foreign)).unwrap();
+    put_in_place("shop/web", &pod.netns, &[pod.address], &Capture::default()).unwrap();
+    assert!(!state(&pod.netns).contains("tcp dport 1 drop"));
+    remove("shop/web", &pod.netns).unwrap();
+    assert_eq!(state(&pod.netns), before);
+}
+
+#[test]
+fn a_namespace_without_the_pod_s_address_is_left_untouched() {
+    let mut node = Node::new();
+    let (pod, other) = (node.add_pod(), node.add_pod());
+    let before = state(&other.netns);
+    let error = put_in_place("shop/web", &other.netns, &[pod.address], &Capture::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the network namespace found for pod shop/web holds none of its addresses [10.9.1.2]"
+    );
+    assert_eq!(state(&other.netns), before);
+}
+
+/// A /proc in which a process of pod `uid` lives in `netns`.
+fn proc_of(root: &Path, pid: u32, started: u64, uid: &str, netns: &NetNs) {
+    use std::os::fd::{AsFd, AsRawFd};
+    let directory = root.join(pid.to_string());
+    std::fs::create_dir_all(directory.join("ns")).unwrap();
+    let target = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
+    std::os::unix::fs::symlink(target, directory.join("ns/net")).unwrap();
+    std::fs::write(directory.join("cgroup"), format!("0::/kubepods/pod{uid}/c{pid}\n")).unwrap();
+    std::fs::write(directory.join("stat"), format!("{pid} (x) S {}{started}", "0 ".repeat(18))).unwrap();
+}
+
+#[test]
+fn a_pod_s_namespace_is_found_by_its_processes_and_proven_by_its_address() {
+    const UID: &str = "3b1f1ca4-1f0b-4a3e-9d53-0b0a4d9c8e71";
+    let mut node = Node::new();
+    let (pod, other) = (node.add_pod(), node.add_pod());
+    let proc = tempfile::tempdir().unwrap();
+    // The oldest process with the pod's UID is in a namespace that is not the pod's.
+    proc_of(proc.path(), 10, 1, UID, &other.netns);
+    proc_of(proc.path(), 11, 2, UID, &pod.netns);
+    let finder = Finder { proc_root: proc.path().into(), node: node.netns.id() };
+    let found = finder.scan().unwrap();
+    assert_eq!(found.namespace("shop/web", UID, &[pod.address]).unwrap().id(), pod.netns.id());
+    let nowhere = [IpAddr::from([10, 9, 9, 9])];
+    let refused = |uid: &str| found.namespace("shop/web", uid, &nowhere).unwrap_err().to_string();
+    assert!(refused(UID).contains("holds none of its addresses [10.9.9.9]"), "{}", refused(UID));
+    assert!(
+        refused("other").starts_with("no process of pod shop/web was found below"),
+        "{}",
+        refused("other")
+    );
+}

@@ -1,0 +1,206 @@
+//! The owner of all enrolled pods: one piece of work per pod at a time, in the order in which it was asked for.
+
+pub(crate) use crate::work::Asker;
+
+use crate::Error;
+use crate::error::with_causes;
+use crate::metrics::Metrics;
+use crate::work::{Context, Entry};
+use ambit_cni_conf::{Answer, Event};
+use ambit_kube::{ObjectKey, Queue};
+use ambit_runtime::Shutdown;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Work waiting to be noticed by the owner.
+const JOBS_MAX: usize = 1024;
+/// Work waiting for earlier work on the same pod: runtimes ask again, so that more is of no use.
+const WAITING_MAX: usize = 16;
+/// Time for the release of all pods at a stop.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(20);
+
+enum Job {
+    Start { event: Box<Event>, asker: Asker, reply: oneshot::Sender<Result<Answer, Error>> },
+    Reconcile { key: ObjectKey, reply: oneshot::Sender<Result<(), Error>> },
+}
+
+impl Job {
+    fn key(&self) -> ObjectKey {
+        match self {
+            Job::Start { event, .. } => ObjectKey::namespaced(&event.pod_namespace, &event.pod_name),
+            Job::Reconcile { key, .. } => key.clone(),
+        }
+    }
+}
+
+/// Sends work to the owner. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Enroller {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// What becomes of the pods when the agent stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnStop {
+    /// They stay captured, for the agent that comes next.
+    Keep,
+    /// They are released.
+    Release,
+}
+
+type Done = (ObjectKey, Option<Entry>);
+type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// The owner before it runs.
+pub(crate) struct Owner {
+    context: Context,
+    entries: HashMap<ObjectKey, Entry>,
+    /// Pods that are being worked on, each with what waits for it.
+    waiting: HashMap<ObjectKey, VecDeque<Job>>,
+    running: FuturesUnordered<Work>,
+    jobs: mpsc::Receiver<Job>,
+    refused: mpsc::Receiver<String>,
+    queue: Queue<ObjectKey>,
+    metrics: Metrics,
+}
+
+/// The owner and its handle. `refused` brings UIDs that a proxy has refused.
+pub(crate) fn new(
+    context: Context,
+    restored: Vec<(ObjectKey, Entry)>,
+    refused: mpsc::Receiver<String>,
+    queue: Queue<ObjectKey>,
+    metrics: Metrics,
+) -> (Enroller, Owner) {
+    let (sender, jobs) = mpsc::channel(JOBS_MAX);
+    let owner = Owner {
+        context,
+        entries: restored.into_iter().collect(),
+        waiting: HashMap::new(),
+        running: FuturesUnordered::new(),
+        jobs,
+        refused,
+        queue,
+        metrics,
+    };
+    (Enroller { jobs: sender }, owner)
+}
+
+impl Enroller {
+    /// A pod whose network was just made: decides, and captures it if it should be.
+    pub(crate) async fn event(&self, event: Event, asker: Asker) -> Result<Answer, Error> {
+        self.ask(|reply| Job::Start { event: Box::new(event), asker, reply }).await
+    }
+
+    /// Makes what is true of a pod what the API server says.
+    pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<(), Error> {
+        self.ask(|reply| Job::Reconcile { key, reply }).await
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
+        let stopping = || Error::Unavailable { state: "stopping" };
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(job(reply)).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())?
+    }
+}
+
+impl Owner {
+    /// Works until `shutdown`, finishes what it has begun, and releases all pods if told so.
+    pub(crate) async fn run(mut self, on_stop: OnStop, shutdown: Shutdown) -> Result<(), Error> {
+        while !shutdown.is_cancelled() {
+            self.metrics.set_pods(self.entries.len());
+            // All branches are cancel safe: finished work stays in `running`.
+            tokio::select! {
+                Some((key, entry)) = self.running.next() => self.finish(key, entry),
+                Some(job) = self.jobs.recv() => self.begin(job),
+                Some(uid) = self.refused.recv() => self.look_again(&uid),
+                () = shutdown.cancelled() => {}
+            }
+        }
+        self.waiting.clear();
+        while let Some((key, entry)) = self.running.next().await {
+            entry.into_iter().for_each(|entry| drop(self.entries.insert(key.clone(), entry)));
+        }
+        match on_stop {
+            OnStop::Keep => Ok(()),
+            OnStop::Release => self.release_all().await,
+        }
+    }
+
+    fn begin(&mut self, job: Job) {
+        let key = job.key();
+        match self.waiting.get_mut(&key) {
+            // Dropping the job tells whoever asked.
+            Some(waiting) if waiting.len() >= WAITING_MAX => {}
+            Some(waiting) => waiting.push_back(job),
+            None => {
+                self.waiting.insert(key.clone(), VecDeque::new());
+                self.start(key, job);
+            }
+        }
+    }
+
+    fn start(&mut self, key: ObjectKey, job: Job) {
+        let (context, entry) = (self.context.clone(), self.entries.remove(&key));
+        self.running.push(Box::pin(async move {
+            let entry = match job {
+                Job::Start { event, asker, reply } => {
+                    let (entry, answer) = context.start(&event, asker, entry).await;
+                    let _ = reply.send(answer);
+                    entry
+                }
+                Job::Reconcile { key, reply } => {
+                    let (entry, outcome) = context.reconcile(&key, entry).await;
+                    let _ = reply.send(outcome);
+                    entry
+                }
+            };
+            (key, entry)
+        }));
+    }
+
+    fn finish(&mut self, key: ObjectKey, entry: Option<Entry>) {
+        if let Some(entry) = entry {
+            self.entries.insert(key.clone(), entry);
+        }
+        let next = self.waiting.get_mut(&key).and_then(VecDeque::pop_front);
+        match next {
+            Some(job) => self.start(key, job),
+            None => drop(self.waiting.remove(&key)),
+        }
+    }
+
+    /// A proxy has refused a pod that counted as handed over.
+    fn look_again(&mut self, uid: &str) {
+        for (key, entry) in &mut self.entries {
+            if entry.uid == uid {
+                entry.handed_over = false;
+                self.queue.add(key.clone());
+            }
+        }
+    }
+
+    async fn release_all(&mut self) -> Result<(), Error> {
+        let pods: HashSet<ObjectKey> = self.entries.keys().cloned().collect();
+        let context = &self.context;
+        let all = self.entries.drain().map(|(key, entry)| async move {
+            let Some(pod) = context.pods.by_key(&key) else { return };
+            if let (_, Err(error)) = context.release(&pod, Some(entry)).await {
+                tracing::warn!(pod = %key, error = %with_causes(&error), "could not release a pod completely");
+            }
+        });
+        let all: FuturesUnordered<_> = all.collect();
+        let ended = tokio::time::timeout(RELEASE_DEADLINE, all.collect::<Vec<()>>()).await;
+        context.probes.uninstall().await?;
+        tracing::info!(pods = pods.len(), "released all pods");
+        ended
+            .map(drop)
+            .map_err(|_| Error::Deadline { what: "releasing all pods".into(), limit: RELEASE_DEADLINE })
+    }
+}

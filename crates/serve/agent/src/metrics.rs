@@ -1,0 +1,94 @@
+//! The agent's metrics, under the names that dashboards of the field's agent use.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Code {
+    response_code: u16,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    r#type: &'static str,
+}
+
+/// All metrics. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Registry>,
+    requests: Family<Code, Counter>,
+    events: Family<Kind, Counter>,
+    proxies: Gauge,
+    pods: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::default();
+        let requests = Family::default();
+        let events = Family::default();
+        let (proxies, pods) = (Gauge::default(), Gauge::default());
+        let r = &mut registry;
+        // The library appends `_total` to counters.
+        r.register("istio_cni_plugin_requests", "Requests of the plugin, by response code", requests.clone());
+        r.register(
+            "nodeagent_reconcile_events",
+            "Changes of pods that were looked at, by type",
+            events.clone(),
+        );
+        r.register("ztunnel_connected", "Connected node proxies", proxies.clone());
+        r.register("ambit_agent_captured_pods", "Pods of this node that are captured", pods.clone());
+        Self { registry: Arc::new(registry), requests, events, proxies, pods }
+    }
+
+    pub(crate) fn count_request(&self, response_code: u16) {
+        self.requests.get_or_create(&Code { response_code }).inc();
+    }
+
+    /// `kind` is `add`, `update` or `delete`.
+    pub(crate) fn count_event(&self, kind: &'static str) {
+        self.events.get_or_create(&Kind { r#type: kind }).inc();
+    }
+
+    pub(crate) fn set_proxies(&self, connected: usize) {
+        self.proxies.set(i64::try_from(connected).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn set_pods(&self, captured: usize) {
+        self.pods.set(i64::try_from(captured).unwrap_or(i64::MAX));
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_labels_are_the_field_s() {
+        let metrics = Metrics::new();
+        metrics.count_request(200);
+        metrics.count_event("add");
+        metrics.set_proxies(2);
+        let text = metrics.text();
+        for line in [
+            r#"istio_cni_plugin_requests_total{response_code="200"} 1"#,
+            r#"nodeagent_reconcile_events_total{type="add"} 1"#,
+            "ztunnel_connected 2",
+        ] {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+    }
+}

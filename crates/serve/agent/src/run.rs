@@ -1,0 +1,256 @@
+//! Start, work and stop of the agent.
+
+use crate::capture::Finder;
+use crate::enroll::{self, Enroller, OnStop};
+use crate::http::{Listener, answer, text};
+use crate::metrics::Metrics;
+use crate::probes::Probes;
+use crate::work::{Context, policy_of};
+use crate::{Error, Settings, events, handover};
+use ambit_api::core::v1::{Namespace, Pod};
+use ambit_kube::{Change, Informer, Informers, Next, ObjectKey, Query, Queue};
+use ambit_linux::netns::NetNs;
+use ambit_linux::{Error as LinuxError, nft, seqpacket};
+use ambit_names::{label, path};
+use ambit_runtime::{Readiness, Shutdown, TaskGroup};
+use http::StatusCode;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{mpsc, watch};
+
+/// Refusals of proxies waiting to be looked at.
+const REFUSED_MAX: usize = 256;
+
+/// Runs the node agent until `shutdown`.
+///
+/// # Errors
+/// The machine or its user lacks what the agent needs, a socket is in use, or the API server cannot be watched.
+pub async fn run(
+    settings: Settings,
+    client: kube::Client,
+    readiness: Readiness,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let starting = readiness.block("node agent");
+    let host = check_machine(&settings.host_netns)?;
+    let metrics = Metrics::new();
+    let sockets = Sockets::bind(&settings).await?;
+    let Sockets { events, proxies, health, metrics_at } = sockets;
+    // A failing task stops the agent's own tasks; what the caller runs beside it is the caller's.
+    let stop = shutdown.child_token();
+    let mut tasks = TaskGroup::<Error>::new(stop.clone());
+    tasks.spawn("health", serve_health(health, readiness.clone(), stop.clone()));
+    tasks.spawn("metrics", serve_metrics(metrics_at, metrics.clone(), stop.clone()));
+
+    let probes = Probes::install(&host, settings.probe_uid, policy_of(&settings).families)?;
+    let informers = Informers::new(client.clone());
+    let on_node = Query::all().fields(format!("spec.nodeName={}", settings.node_name));
+    let pods = informers.informer::<Pod>(on_node);
+    let namespaces = informers.informer::<Namespace>(Query::all());
+    let changes = watch_changes(&pods, &namespaces);
+    let (refused_sender, refused) = mpsc::channel(REFUSED_MAX);
+    let (handover, proxies_owner) = handover::new(refused_sender, metrics.clone());
+    // The hand-over outlives the other tasks: pods that are released at the stop are taken back from the proxies.
+    let (gate, last) = (handover::Gate::default(), Shutdown::new());
+    tasks.spawn("hand-over", proxies_owner.run(proxies, handover.clone(), gate.clone(), last.clone()));
+    let context = Context {
+        client,
+        pods: pods.clone(),
+        namespaces: namespaces.clone(),
+        changes,
+        policy: Arc::new(policy_of(&settings)),
+        finder: Finder { proc_root: settings.proc_root.as_path().into(), node: host.id() },
+        handover,
+        probes,
+    };
+    let started = async {
+        informers.run_and_wait(&stop).await?;
+        context.restore().await
+    };
+    let outcome = match started.await {
+        Ok(restored) => {
+            let queue = Queue::new("enroll pods");
+            let (enroller, owner) = enroll::new(context, restored, refused, queue.clone(), metrics.clone());
+            feed(&queue, &pods, &namespaces, &metrics);
+            let on_stop = if settings.release_on_stop { OnStop::Release } else { OnStop::Keep };
+            let (last, stop) = (last.clone(), stop.clone());
+            tasks.spawn("enrolled pods", async move {
+                let outcome = owner.run(on_stop, stop).await;
+                last.cancel();
+                outcome
+            });
+            spawn_work(&mut tasks, enroller, queue, events, metrics);
+            gate.open();
+            drop(starting);
+            tracing::info!(node = %settings.node_name, "the node agent is ready");
+            Ok(())
+        }
+        Err(error) => {
+            let stopped = stop.is_cancelled();
+            stop.cancel();
+            last.cancel();
+            if stopped { Ok(()) } else { Err(error) }
+        }
+    };
+    let ended = tasks.join().await.map_err(|error| Error::Task(Box::new(error)));
+    stop.cancel();
+    informers.join().await?;
+    outcome.and(ended)
+}
+
+/// What the agent cannot work without: root, the node's namespace, nf_tables.
+fn check_machine(host_netns: &Path) -> Result<NetNs, Error> {
+    if !ambit_linux::process::is_root() {
+        return Err(Error::NotRoot);
+    }
+    let failed = || Error::kernel("use the node's network namespace");
+    let host = NetNs::open(host_netns).map_err(failed())?;
+    host.run(nft::tables).map_err(failed())?.map_err(Error::kernel("use nf_tables"))?;
+    Ok(host)
+}
+
+/// All sockets, made first: what is in use is reported before anything is changed.
+struct Sockets {
+    events: Listener,
+    proxies: seqpacket::Listener,
+    health: Listener,
+    metrics_at: Listener,
+}
+
+impl Sockets {
+    async fn bind(settings: &Settings) -> Result<Self, Error> {
+        let event_socket = settings.run_dir.join(path::PLUGIN_EVENT_SOCKET);
+        for directory in
+            [Some(settings.run_dir.as_path()), settings.handover_socket.parent()].into_iter().flatten()
+        {
+            make_directory(directory)?;
+        }
+        let listen = |path: &Path, purpose, error| listen_error(path.display().to_string(), purpose, error);
+        let events =
+            Listener::unix(&event_socket).map_err(|e| listen(&event_socket, "events of the plugin", e))?;
+        let proxies = seqpacket::Listener::bind(&settings.handover_socket)
+            .map_err(|e| listen(&settings.handover_socket, "the hand-over to proxies", e))?;
+        let health = tcp(settings.health, "health").await?;
+        let metrics_at = tcp(settings.metrics, "metrics").await?;
+        Ok(Self { events, proxies, health, metrics_at })
+    }
+}
+
+fn listen_error(address: String, purpose: &'static str, error: LinuxError) -> Error {
+    Error::Listen { address, purpose, source: io::Error::other(error) }
+}
+
+async fn tcp(address: SocketAddr, purpose: &'static str) -> Result<Listener, Error> {
+    let failed = |source| Error::Listen { address: address.to_string(), purpose, source };
+    Listener::tcp(address).await.map_err(failed)
+}
+
+/// Makes a directory that only root and its group can enter. One that is there is left as it is.
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(directory);
+    made.map_err(|source| Error::Directory { path: directory.to_owned(), source })
+}
+
+/// A number that changes with every change of a pod or namespace.
+fn watch_changes(pods: &Informer<Pod>, namespaces: &Informer<Namespace>) -> watch::Receiver<u64> {
+    let (sender, receiver) = watch::channel(0);
+    let sender = Arc::new(sender);
+    let counter = Arc::new(AtomicU64::new(0));
+    let bump = move || {
+        sender.send_replace(counter.fetch_add(1, Ordering::Relaxed) + 1);
+    };
+    let also = bump.clone();
+    pods.on_change(move |_| bump());
+    namespaces.on_change(move |_| also());
+    receiver
+}
+
+/// Fills the queue with pods that changed, and with all pods of a namespace whose label changed. The informers report
+/// all objects that are there already, so that every pod is looked at once at the start.
+fn feed(queue: &Queue<ObjectKey>, pods: &Informer<Pod>, namespaces: &Informer<Namespace>, metrics: &Metrics) {
+    let (to_queue, counted) = (queue.clone(), metrics.clone());
+    pods.on_change(move |change: &Change<Pod>| {
+        counted.count_event(match (&change.old, &change.new) {
+            (None, _) => "add",
+            (Some(_), Some(_)) => "update",
+            (Some(_), None) => "delete",
+        });
+        to_queue.add(ObjectKey::of(&**change.latest()));
+    });
+    let (to_queue, pods) = (queue.clone(), pods.clone());
+    namespaces.on_change(move |change: &Change<Namespace>| {
+        let mode = |namespace: &Option<Arc<Namespace>>| {
+            namespace
+                .as_ref()
+                .map(|n| n.metadata.labels.as_ref().and_then(|l| l.get(label::DATAPLANE_MODE)).cloned())
+        };
+        if mode(&change.old) == mode(&change.new) {
+            return;
+        }
+        let name = change.latest().metadata.name.clone().unwrap_or_default();
+        pods.list_in(&name).iter().for_each(|pod| to_queue.add(ObjectKey::of(&**pod)));
+    });
+}
+
+fn spawn_work(
+    tasks: &mut TaskGroup<Error>,
+    enroller: Enroller,
+    queue: Queue<ObjectKey>,
+    events: Listener,
+    metrics: Metrics,
+) {
+    let stop = tasks.shutdown().clone();
+    let (worker, until) = (enroller.clone(), stop.clone());
+    tasks.spawn("reconcile", async move {
+        let handler = |key: ObjectKey| {
+            let enroller = worker.clone();
+            async move { enroller.reconcile(key).await.map(|()| Next::Done) }
+        };
+        queue.run(handler, &until).await;
+        Ok(())
+    });
+    tasks.spawn("plugin events", async move {
+        let handler = move |request| events::handle(request, enroller.clone(), metrics.clone());
+        events.serve(handler, stop).await;
+        Ok(())
+    });
+}
+
+async fn serve_health(listener: Listener, readiness: Readiness, stop: Shutdown) -> Result<(), Error> {
+    let handler = move |request: http::Request<hyper::body::Incoming>| {
+        let waiting = readiness.waiting_for();
+        async move {
+            match request.uri().path() {
+                "/healthz" => text(StatusCode::OK, "ok\n"),
+                "/readyz" if waiting.is_empty() => text(StatusCode::OK, "ok\n"),
+                "/readyz" => {
+                    text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", waiting.join(", ")))
+                }
+                _ => text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n"),
+            }
+        }
+    };
+    listener.serve(handler, stop).await;
+    Ok(())
+}
+
+async fn serve_metrics(listener: Listener, metrics: Metrics, stop: Shutdown) -> Result<(), Error> {
+    let handler = move |request: http::Request<hyper::body::Incoming>| {
+        let shown = metrics.text();
+        async move {
+            match request.uri().path() {
+                "/metrics" => {
+                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                    answer(StatusCode::OK, kind, shown)
+                }
+                _ => text(StatusCode::NOT_FOUND, "there is /metrics\n"),
+            }
+        }
+    };
+    listener.serve(handler, stop).await;
+    Ok(())
+}

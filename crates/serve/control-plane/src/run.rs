@@ -1,0 +1,160 @@
+//! Puts the parts together and runs them.
+
+use crate::ads::Discovery;
+use crate::authentication::Authenticator;
+use crate::ca::CertificateService;
+use crate::error::Error;
+use crate::owner::{Conditions, Owner};
+use crate::pending::{Pending, Sources};
+use crate::pod_index::PodIndex;
+use crate::root;
+use crate::root_publisher::RootPublisher;
+use crate::server::{ServingCertificate, serve};
+use crate::settings::Settings;
+use crate::status::StatusWriter;
+use ambit_kube::{Informers, Query, Queue};
+use ambit_runtime::tasks::TaskError;
+use ambit_runtime::{Clock, Readiness, Shutdown, TaskGroup};
+use ambit_trust::authority::Authority;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tracing::info;
+
+/// Runs the control plane until `shutdown`. It is ready once it has seen the whole cluster and serves what follows.
+///
+/// # Errors
+/// The address cannot be listened on, the kept root cannot be used, or a part of it failed.
+pub async fn run(
+    settings: Settings,
+    client: kube::Client,
+    readiness: Readiness,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let blocker = readiness.block("control plane");
+    let address = settings.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    let mesh = &settings.mesh;
+    let obtained = root::obtain(&client, &mesh.system_namespace, &mesh.trust_domain, &shutdown).await?;
+    let Some(authority) = obtained.map(Arc::new) else { return Ok(()) };
+    let certificate = ServingCertificate::new(
+        authority.clone(),
+        settings.server_names.clone(),
+        settings.server_lifetime,
+        Clock,
+    )?;
+
+    let informers = Informers::new(client);
+    let parts = Parts::new(&settings, &informers, authority);
+    match informers.run_and_wait(&shutdown).await {
+        Ok(()) => {}
+        Err(_) if shutdown.is_cancelled() => return join(&informers).await,
+        Err(error) => return Err(Error::Informers(error)),
+    }
+    let outcome = parts.run(listener, certificate, shutdown.clone(), || {
+        info!(%address, "serving discovery and certificates");
+        drop(blocker);
+    });
+    let outcome = outcome.await;
+    shutdown.cancel();
+    join(&informers).await?;
+    outcome
+}
+
+async fn join(informers: &Informers) -> Result<(), Error> {
+    informers.join().await.map_err(Error::Informers)
+}
+
+/// Everything that hangs on the informers.
+struct Parts {
+    owner: Owner,
+    pods: PodIndex,
+    publisher: RootPublisher,
+    status: StatusWriter,
+    authority: Arc<Authority>,
+    authenticator: Authenticator,
+    settings: Settings,
+}
+
+impl Parts {
+    fn new(settings: &Settings, informers: &Informers, authority: Arc<Authority>) -> Self {
+        let all = Query::all;
+        let sources = Sources {
+            pods: informers.informer(all()),
+            namespaces: informers.informer(all()),
+            nodes: informers.informer(all()),
+            services: informers.informer(all()),
+            slices: informers.informer(all()),
+            authorization_policies: informers.informer(all()),
+            peer_authentications: informers.informer(all()),
+        };
+        let pending = Pending::default();
+        pending.follow(&sources);
+        let (conditions, queue) = (Conditions::default(), Queue::new("policy-status"));
+        let adds = queue.clone();
+        let on_condition = move |policy: &_| adds.add(ambit_mesh::ObjectName::clone(policy));
+        Self {
+            owner: Owner::new(settings.mesh.clone(), pending, conditions.clone(), on_condition),
+            pods: PodIndex::follow(sources.pods),
+            publisher: RootPublisher::new(informers, sources.namespaces),
+            status: StatusWriter {
+                client: informers.client().clone(),
+                policies: sources.authorization_policies,
+                conditions,
+                queue,
+                clock: Clock,
+            },
+            authority,
+            authenticator: Authenticator::new(
+                informers.client().clone(),
+                settings.token_audiences.clone(),
+                settings.mesh.cluster_id.clone(),
+            ),
+            settings: settings.clone(),
+        }
+    }
+
+    /// Runs until `shutdown` or until a part fails; `on_ready` is called when clients can be served.
+    async fn run(
+        mut self,
+        listener: TcpListener,
+        certificate: ServingCertificate,
+        shutdown: Shutdown,
+        on_ready: impl FnOnce(),
+    ) -> Result<(), Error> {
+        // Everything has been seen: the first snapshot is the whole cluster.
+        self.owner.step();
+        let mut tasks = TaskGroup::new(shutdown.clone());
+        let discovery = Discovery::new(self.owner.snapshots(), self.authenticator.clone(), shutdown.clone());
+        let certificates = CertificateService {
+            authority: self.authority.clone(),
+            authenticator: self.authenticator,
+            pods: self.pods,
+            trust_domain: self.settings.mesh.trust_domain,
+            trusted_node_accounts: self.settings.trusted_node_accounts,
+            lifetimes: self.settings.workload_lifetimes,
+            clock: Clock,
+        };
+        tasks.spawn("server", serve(listener, certificate, discovery, certificates, shutdown.clone()));
+        let root_pem = self.authority.root_pem().to_owned();
+        let (owner, publisher, status) = (self.owner, self.publisher, self.status);
+        let stop = shutdown.clone();
+        tasks.spawn("collections", async move {
+            owner.run(stop).await;
+            Ok(())
+        });
+        let stop = shutdown.clone();
+        tasks.spawn("root publisher", async move {
+            publisher.run(root_pem, stop).await;
+            Ok(())
+        });
+        tasks.spawn("policy status", async move {
+            status.run(shutdown).await;
+            Ok(())
+        });
+        on_ready();
+        tasks.join().await.map_err(|error| match error {
+            TaskError::Failed { source, .. } => source,
+            TaskError::Panicked(message) => Error::Task(message),
+        })
+    }
+}
