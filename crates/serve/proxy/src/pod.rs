@@ -63,6 +63,17 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
+    /// Does `work` unless the pod ends before.
+    pub(crate) async fn while_alive<T>(
+        &self,
+        work: impl Future<Output = Result<T, ConnectionError>>,
+    ) -> Result<T, ConnectionError> {
+        tokio::select! {
+            outcome = work => outcome,
+            () = self.kill.cancelled() => Err(ConnectionError::Closing),
+        }
+    }
+
     /// The pod's own workload, waiting for it for a while.
     pub(crate) async fn workload(&self) -> Result<Arc<Workload>, ConnectionError> {
         let found = self.shared.store.local_workload(&self.name).await;
