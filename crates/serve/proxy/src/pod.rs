@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Source: the field's node proxy.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -127,6 +127,9 @@ impl Pod {
             let verdict = state.authorize(workload, peer);
             for (policy, action) in &verdict.dry_run {
                 info!(%policy, ?action, ?peer, "dry-run policy matched");
+            }
+            if let Some(policy) = &verdict.allowed_by {
+                debug!(%policy, ?peer, "policy allowed the connection");
             }
             match verdict.denial {
                 Some(Denial::PolicyMissing { .. }) => None,
