@@ -45,7 +45,7 @@ tidy: ## House rules: floors, file lengths, dead files, pure floors.
 test: packages programs-debug ## All tests, the whole demo among them (root).
 	cargo test --workspace
 
-bench: ## Benchmarks.
+bench: programs ## Benchmarks, as a table; `cargo run --release -p ambit-bench -- -o json` for machines.
 	cargo run --release -p ambit-bench
 
 deny: ## Licences and advisories of dependencies (needs cargo-deny).

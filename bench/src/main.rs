@@ -1,6 +1,7 @@
 //! `make bench`: measures the rooms and prints medians beside the budgets of the design.
 #![expect(clippy::print_stdout, reason = "a program of its own, whose output is the result")]
 
+mod add;
 mod dns;
 mod measure;
 mod services;
@@ -18,6 +19,9 @@ struct Arguments {
     /// How the result is printed.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
+    /// Folder with the programs that `make programs` builds.
+    #[arg(long, default_value = "target/programs")]
+    programs: std::path::PathBuf,
     /// Does one piece of work in this fresh process and prints how long it took, in nanoseconds.
     #[arg(long, hide = true)]
     once: Option<String>,
@@ -40,6 +44,7 @@ fn main() -> Result<()> {
     dns::run(&mut suite)?;
     services::run(&mut suite)?;
     table::run(&mut suite)?;
+    add::run(&mut suite, &arguments.programs)?;
     let measurements = suite.finish()?;
     match arguments.output {
         Output::Table => println!("{}", measure::table(&measurements)),

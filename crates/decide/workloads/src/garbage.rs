@@ -49,10 +49,6 @@ impl<R> Node<R> {
         self.deleting && self.has(FOREGROUND)
     }
 
-    fn blocking(&self) -> impl Iterator<Item = &OwnerReference> {
-        self.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true))
-    }
-
     fn owned_by(&self, uid: &str) -> Option<&OwnerReference> {
         self.owners.iter().find(|owner| owner.uid == uid)
     }
@@ -128,16 +124,11 @@ impl<R: Clone> Graph<R> {
         });
         let owners_before: BTreeSet<String> = before.map(owner_uids).unwrap_or_default();
         let owners = owner_uids(&node);
-        // An owner that this object no longer holds up can go on.
-        let blocked_before: Vec<&OwnerReference> = before.into_iter().flat_map(Node::blocking).collect();
-        let unblocked = blocked_before.iter().map(|owner| owner.uid.clone());
-        let unblocked =
-            unblocked.filter(|uid| !node.blocking().any(|owner| owner.uid == *uid) && self.waits(uid));
-        let mut affected: Vec<String> = unblocked.collect();
+        let mut affected = Vec::new();
         for gone in owners_before.difference(&owners) {
             self.unlink(gone, uid);
-            // An owner that lets its dependents stay waits for each to be released.
-            if self.waits(gone) && !affected.contains(gone) {
+            // An owner that waits for its dependents may have lost the last one.
+            if self.waits(gone) {
                 affected.push(gone.clone());
             }
         }

@@ -19,13 +19,6 @@ pub(crate) async fn serve(pod: Arc<Pod>, tcp: TcpStream, from: SocketAddr) {
         client.abort();
         return refused_early(Direction::Inbound, (from, to), &ConnectionError::Loop(to));
     }
-    let workload = match pod.while_alive(pod.workload()).await {
-        Ok(workload) => workload,
-        Err(error) => {
-            client.abort();
-            return refused_early(Direction::Inbound, (from, to), &error);
-        }
-    };
     let flow = Flow {
         direction: Direction::Inbound,
         source: from,
@@ -33,12 +26,15 @@ pub(crate) async fn serve(pod: Arc<Pod>, tcp: TcpStream, from: SocketAddr) {
         source_identity: None,
         destination: to,
         tunnel: None,
-        destination_workload: Some(workload),
+        destination_workload: pod.workload().await.ok(),
         destination_service: None,
         destination_identity: None,
     };
     let report = Report::open(&pod.shared.metrics, pod.shared.clock, flow);
-    let outcome = pod.while_alive(carry(&pod, &mut client, (from, to), &report)).await;
+    let outcome = tokio::select! {
+        outcome = carry(&pod, &mut client, (from, to), &report) => outcome,
+        () = pod.kill.cancelled() => Err(ConnectionError::Closing("the pod is gone or the proxy ends")),
+    };
     if outcome.is_err() {
         client.abort();
     }
