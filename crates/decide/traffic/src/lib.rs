@@ -2,6 +2,8 @@
 //! It never owns a socket.
 
 pub mod endpoint;
+#[cfg(test)]
+mod fixtures;
 pub mod inbound;
 pub mod outbound;
 pub mod policy;

@@ -49,6 +49,10 @@ impl<R> Node<R> {
         self.deleting && self.has(FOREGROUND)
     }
 
+    fn blocking(&self) -> impl Iterator<Item = &OwnerReference> {
+        self.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true))
+    }
+
     fn owned_by(&self, uid: &str) -> Option<&OwnerReference> {
         self.owners.iter().find(|owner| owner.uid == uid)
     }
@@ -124,11 +128,16 @@ impl<R: Clone> Graph<R> {
         });
         let owners_before: BTreeSet<String> = before.map(owner_uids).unwrap_or_default();
         let owners = owner_uids(&node);
-        let mut affected = Vec::new();
+        // An owner that this object no longer holds up can go on.
+        let blocked_before: Vec<&OwnerReference> = before.into_iter().flat_map(Node::blocking).collect();
+        let unblocked = blocked_before.iter().map(|owner| owner.uid.clone());
+        let unblocked =
+            unblocked.filter(|uid| !node.blocking().any(|owner| owner.uid == *uid) && self.waits(uid));
+        let mut affected: Vec<String> = unblocked.collect();
         for gone in owners_before.difference(&owners) {
             self.unlink(gone, uid);
-            // An owner that waits for its dependents may have lost the last one.
-            if self.waits(gone) {
+            // An owner that lets its dependents stay waits for each to be released.
+            if self.waits(gone) && !affected.contains(gone) {
                 affected.push(gone.clone());
             }
         }

@@ -6,7 +6,7 @@ mod kinds;
 use serde_json::{Map, Value};
 
 use crate::catalog::ResourceType;
-use crate::schema::{Field, Schema, Shape};
+use crate::schema::{Field, Schema, Shape, find_field};
 
 impl ResourceType {
     /// Fills in defaults. Done on every write and on every read from the store, so that old objects gain new defaults.
@@ -21,6 +21,8 @@ pub(crate) fn walk(schema: &Schema, value: &mut Value) {
         (Shape::Object(fields), Value::Object(map)) => {
             fill(fields, map);
             if let Shape::Definition(id) = schema.shape {
+                // Built-in kinds have no null of their own, whoever wrote one.
+                map.retain(|name, value| !value.is_null() || keeps_null(fields, name));
                 kinds::dependent_defaults(id, map);
             }
             for field in fields {
@@ -35,6 +37,10 @@ pub(crate) fn walk(schema: &Schema, value: &mut Value) {
     }
 }
 
+fn keeps_null(fields: &[Field], name: &str) -> bool {
+    find_field(fields, name).is_some_and(|field| matches!(field.schema.shape, Shape::Any))
+}
+
 fn fill(fields: &[Field], map: &mut Map<String, Value>) {
     for field in fields {
         let name = field.name.as_ref();
@@ -43,5 +49,21 @@ fn fill(fields: &[Field], map: &mut Map<String, Value>) {
         if let (true, Some(default)) = (missing, &field.schema.default) {
             map.insert(name.to_owned(), default.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::Catalog;
+
+    #[test]
+    fn nulls_of_built_in_kinds_go() {
+        let catalog = Catalog::builtin();
+        let of = catalog.kind("", "v1", "ConfigMap").unwrap();
+        let mut object = json!({"metadata": {"name": "c", "labels": null}, "data": null, "immutable": true});
+        of.default(&mut object);
+        assert_eq!(object, json!({"metadata": {"name": "c"}, "immutable": true}));
     }
 }

@@ -203,7 +203,6 @@ proptest! {
                 prop_assert_eq!(&again, &object, "defaults are filled in once");
                 let _ = of.validate_create(&object);
                 let _ = of.validate_update(&object, &other);
-                let _ = of.validate_status_update(&object, &other);
                 prop_assert_eq!(of.cells(&object, now).len(), of.columns().len());
                 let _ = of.field_for_selector(&object, "spec.nodeName");
                 let _ = of.from_stored(of.to_stored(object));

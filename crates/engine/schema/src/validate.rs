@@ -87,7 +87,8 @@ impl ResourceType {
         faults.into_vec()
     }
 
-    /// What is wrong with an object that replaces another, both as the main resource sees them.
+    /// What is wrong with an object that replaces another, whatever part of it was written. Of built-in kinds the
+    /// status is not looked at; of custom ones it is.
     #[must_use]
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldFault> {
         static BY_ID: LazyLock<HashMap<DefinitionId, UpdateCheck>> = LazyLock::new(|| by_id(UPDATE_CHECKS));
@@ -99,20 +100,6 @@ impl ResourceType {
             && let Some(check) = BY_ID.get(&id)
         {
             check(new, old, &mut faults);
-        }
-        faults.into_vec()
-    }
-
-    /// What is wrong with an update of the status: its metadata, and for custom resources the schema of the status.
-    #[must_use]
-    pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldFault> {
-        let mut faults = Faults::default();
-        metadata::object_metadata(self, new, &mut faults);
-        metadata::metadata_update(new, old, &mut faults);
-        if self.is_custom()
-            && let (Some(schema), Some(status)) = (self.schema.field("status"), new.get("status"))
-        {
-            custom::value(&Path::Root.field("status"), schema, status, &mut faults);
         }
         faults.into_vec()
     }

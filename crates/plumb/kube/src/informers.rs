@@ -5,12 +5,14 @@ use crate::informer::{Informer, Writer};
 use crate::query::Query;
 use crate::watch::Source;
 use ambit_runtime::Shutdown;
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -133,15 +135,10 @@ impl Informers {
 
 /// A view that no longer moves is worse than a stopped process: a panic in a handler stops everything.
 async fn stop_on_panic(task: BoxFuture<'static, ()>, shutdown: Shutdown) {
-    struct Guard(Shutdown);
-    impl Drop for Guard {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                tracing::error!("an informer task panicked, stopping");
-                self.0.cancel();
-            }
-        }
+    // Nothing is used after the panic: it goes on once the others have been told.
+    if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+        tracing::error!("an informer task panicked, stopping");
+        shutdown.cancel();
+        std::panic::resume_unwind(panic);
     }
-    let _guard = Guard(shutdown);
-    task.await;
 }

@@ -127,6 +127,11 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Whether a socket could not be made because the kernel lacks the address family.
+pub fn family_missing(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
 /// The wildcard address for a port: both families if IPv6 is wanted.
 pub fn wildcard(port: u16, ipv6: bool) -> SocketAddr {
     let any = if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };

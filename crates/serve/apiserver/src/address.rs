@@ -11,6 +11,8 @@ pub(crate) enum Address {
     Metrics,
     /// `/openapi/v3[/...]`.
     OpenApiV3(Option<String>),
+    /// `/openapi/v2`.
+    OpenApiV2,
     /// `/.well-known/openid-configuration`.
     OpenIdConfiguration,
     /// `/openid/v1/jwks`.
@@ -60,6 +62,7 @@ impl Address {
             ["healthz" | "livez" | "readyz", check] => Self::Health(check.to_owned()),
             ["version"] => Self::Version,
             ["metrics"] => Self::Metrics,
+            ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3(None),
             ["openapi", "v3", ref rest @ ..] => Self::OpenApiV3(Some(rest.join("/"))),
             [".well-known", "openid-configuration"] => Self::OpenIdConfiguration,

@@ -225,6 +225,30 @@ pub(crate) fn openapi(cluster: &Cluster, call: &Call, document: Option<&str>) ->
     Ok(response)
 }
 
+/// The media type of a version 2 document in protobuf.
+const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// Answers `/openapi/v2`: a document without types. All are published as version 3; kubectl looks here for kinds it
+/// did not find there, and must learn that they are not here either.
+pub(crate) fn openapi_v2(call: &Call) -> Response<Body> {
+    const TITLE: &str = "Kubernetes";
+    const VERSION: &str = "v1.35.0";
+    if call.header(header::ACCEPT).contains(V2_PROTOBUF) {
+        // Document { 1: swagger, 2: Info { 1: title, 2: version } }, all texts shorter than 128 bytes.
+        let field = |tag: u8, bytes: &[u8]| {
+            let length = u8::try_from(bytes.len()).expect("the texts are the constants above");
+            [&[tag << 3 | 2, length], bytes].concat()
+        };
+        let info = [field(1, TITLE.as_bytes()), field(2, VERSION.as_bytes())].concat();
+        let document = [field(1, b"2.0"), field(2, &info)].concat();
+        // Answered with the dotted form: the other one is no legal media type. Source: kube-openapi handler.go.
+        return tagged(call, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", document.into());
+    }
+    let info = json!({"title": TITLE, "version": VERSION});
+    let document = json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}});
+    tagged(call, "application/json", encode(&document))
+}
+
 /// Answers `/version`.
 pub(crate) fn product(call: &Call) -> Answer<Response<Body>> {
     let version = json!({

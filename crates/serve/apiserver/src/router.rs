@@ -42,6 +42,7 @@ pub(crate) async fn answer(
         Address::Version => discovery::product(call),
         Address::Metrics => Ok(metrics(cluster)),
         Address::OpenApiV3(document) => discovery::openapi(cluster, call, document.as_deref()),
+        Address::OpenApiV2 => Ok(discovery::openapi_v2(call)),
         Address::OpenIdConfiguration => {
             let issuer = cluster.tokens.issuer();
             let configuration = json!({

@@ -272,6 +272,8 @@ async fn pods_get_their_account_and_go_gracefully(client: &Client) {
     let volume = spec.volumes.as_ref().and_then(|v| v.first()).map(|v| v.name.clone()).unwrap();
     assert!(volume.starts_with("kube-api-access-"), "{volume}");
     assert_eq!(spec.containers[0].volume_mounts.as_ref().map(|m| m[0].name.clone()), Some(volume));
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    pods.patch("p", &PatchParams::default(), &labels).await.unwrap();
     let absent = object::<Pod>(json!({"metadata": {"name": "q"}, "spec": {"serviceAccountName": "nobody",
         "containers": [{"name": "c", "image": "i"}]}}));
     assert_eq!(code(pods.create(&PostParams::default(), &absent).await), (403, "Forbidden".into()));

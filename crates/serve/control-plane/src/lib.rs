@@ -20,3 +20,6 @@ mod status;
 pub use error::Error;
 pub use run::run;
 pub use settings::Settings;
+
+pub use ambit_mesh::MeshSettings;
+pub use ambit_trust::authority::Lifetimes;

@@ -8,7 +8,6 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,14 +48,7 @@ impl Endpoint {
         handler: Handler,
     ) -> Result<Self, Error> {
         let bound = match TcpListener::bind(address).await {
-            Err(error)
-                if address.ip().is_unspecified()
-                    && address.is_ipv6()
-                    && matches!(
-                        error.kind(),
-                        io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable
-                    ) =>
-            {
+            Err(error) if address.ip().is_unspecified() && ambit_linux::socket::family_missing(&error) => {
                 TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port())).await
             }
             bound => bound,

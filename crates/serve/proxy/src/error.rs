@@ -125,8 +125,8 @@ pub(crate) enum ConnectionError {
     #[error("{0}")]
     Relay(#[from] crate::relay::RelayError),
     /// The proxy or the pod ends.
-    #[error("the proxy is closing the connection: {0}")]
-    Closing(&'static str),
+    #[error("the pod is gone, or the proxy ends")]
+    Closing,
 }
 
 impl ConnectionError {
@@ -138,7 +138,7 @@ impl ConnectionError {
             Self::Tls { .. } => "TLS_FAILURE",
             Self::Http2 { .. } => "H2_HANDSHAKE_FAILURE",
             Self::ConnectTimeout { .. } => "NETWORK_POLICY",
-            Self::Relay(_) | Self::Closing(_) => "-",
+            Self::Relay(_) | Self::Closing => "-",
             Self::UnknownWorkload(_)
             | Self::Outbound(_)
             | Self::Loop(_)

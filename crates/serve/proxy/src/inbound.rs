@@ -38,11 +38,7 @@ struct Client {
 pub(crate) async fn serve(pod: Arc<Pod>, tcp: TcpStream, from: SocketAddr) {
     let dialled = socket::original_destination(&tcp).or_else(|| tcp.local_addr().ok());
     let Some(local) = dialled.map(socket::canonical) else { return };
-    let accepted = tokio::select! {
-        accepted = accept(&pod, tcp, (from, local)) => accepted,
-        () = pod.kill.cancelled() => return,
-    };
-    match accepted {
+    match pod.while_alive(accept(&pod, tcp, (from, local))).await {
         Ok((client, connection)) => serve_streams(&pod, client, connection).await,
         Err(error) => refused_early(Direction::Inbound, (from, local), &error),
     }
@@ -116,7 +112,7 @@ async fn serve_stream(
     mut respond: SendResponse<Bytes>,
 ) {
     let authority = request.uri().authority().map_or("", |authority| authority.as_str());
-    let planned = match pod.workload().await {
+    let planned = match pod.while_alive(pod.workload()).await {
         Ok(workload) => {
             let (state, asked) = (pod.shared.store.now(), (request.method().as_str(), authority));
             plan_inbound(&state, &pod.shared.network, &workload, asked, client.local.ip())
@@ -133,10 +129,8 @@ async fn serve_stream(
         Ok((workload, to)) => {
             let report =
                 Report::open(&pod.shared.metrics, pod.shared.clock, describe(&pod, &client, workload, to));
-            let outcome = tokio::select! {
-                outcome = carry(&pod, &client, to, (request, &mut respond), &report) => outcome,
-                () = pod.kill.cancelled() => Err(ConnectionError::Closing("the pod is gone or the proxy ends")),
-            };
+            let work = carry(&pod, &client, to, (request, &mut respond), &report);
+            let outcome = pod.while_alive(work).await;
             report.close(&outcome);
         }
     }

@@ -47,11 +47,16 @@ pub(crate) async fn start(
     let namespace = Arc::new(namespace);
     let settings = &shared.settings;
     let (mark, ipv6, transparency) = (settings.mark, settings.ipv6, settings.transparency);
-    let open = move || {
+    let open_families = move |ipv6| {
         let listen = |(role, port): (Role, u16)| {
             socket::listen(socket::wildcard(port, ipv6), mark, transparency).map(|made| (role, made))
         };
         ROLES.into_iter().map(listen).collect::<io::Result<Vec<(Role, Listening)>>>()
+    };
+    let open = move || match open_families(ipv6) {
+        // A kernel without IPv6 makes no such socket: the pod has no IPv6 traffic to miss then.
+        Err(error) if ipv6 && socket::family_missing(&error) => open_families(false),
+        opened => opened,
     };
     let listening = shared.sockets.run(&namespace, open).await?;
     let spoofs = listening.iter().all(|(_, made)| made.transparent);

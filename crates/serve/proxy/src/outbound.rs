@@ -24,50 +24,33 @@ pub(crate) async fn serve(pod: Arc<Pod>, app: TcpStream, from: SocketAddr) {
     let dialled = socket::original_destination(&app).or_else(|| app.local_addr().ok());
     let Some(to) = dialled.map(socket::canonical) else { return };
     let mut client = End::tcp("client", app);
-    let outcome = tokio::select! {
-        outcome = carry(&pod, &mut client, (from, to)) => outcome,
-        () = pod.kill.cancelled() => Err(Failure::Reported),
-    };
-    if let Err(failure) = outcome {
-        client.abort();
-        if let Failure::Early(error) = failure {
-            refused_early(Direction::Outbound, (from, to), &error);
+    let (source, route) = match pod.while_alive(plan(&pod, to)).await {
+        Ok(planned) => planned,
+        Err(error) => {
+            client.abort();
+            return refused_early(Direction::Outbound, (from, to), &error);
         }
+    };
+    let flow = describe(&source, &route, (from, to));
+    let mut report = Report::open(&pod.shared.metrics, pod.shared.clock, flow);
+    let work = connect_and_relay(&pod, &mut client, (&source, &route, from), &mut report);
+    let outcome = pod.while_alive(work).await;
+    if outcome.is_err() {
+        client.abort();
     }
+    report.close(&outcome);
 }
 
-/// Whether the access log has the failure already.
-enum Failure {
-    Early(ConnectionError),
-    Reported,
-}
-
-impl From<ConnectionError> for Failure {
-    fn from(error: ConnectionError) -> Self {
-        Self::Early(error)
-    }
-}
-
-async fn carry(
-    pod: &Arc<Pod>,
-    client: &mut End,
-    (from, to): (SocketAddr, SocketAddr),
-) -> Result<(), Failure> {
+/// Decides where the connection goes.
+async fn plan(pod: &Pod, to: SocketAddr) -> Result<(Arc<Workload>, Route), ConnectionError> {
     if to.ip().is_loopback() && is_proxy_port(to.port()) {
-        return Err(ConnectionError::Loop(to).into());
+        return Err(ConnectionError::Loop(to));
     }
     let source = pod.workload().await?;
     let shared = &pod.shared;
     let state = shared.store.now();
-    let planned = plan_outbound(&state, &shared.network, &source, to, &mut shared.entropy.rng());
-    let route = planned.map_err(ConnectionError::from)?;
-    let mut report = Report::open(&shared.metrics, shared.clock, describe(&source, &route, (from, to)));
-    let outcome = tokio::select! {
-        outcome = connect_and_relay(pod, client, (&source, &route, from), &mut report) => outcome,
-        () = pod.kill.cancelled() => Err(ConnectionError::Closing("the pod is gone or the proxy ends")),
-    };
-    report.close(&outcome);
-    outcome.map_err(|_| Failure::Reported)
+    let route = plan_outbound(&state, &shared.network, &source, to, &mut shared.entropy.rng())?;
+    Ok((source, route))
 }
 
 fn describe(source: &Arc<Workload>, route: &Route, (from, to): (SocketAddr, SocketAddr)) -> Flow {

@@ -19,6 +19,13 @@ pub(crate) async fn serve(pod: Arc<Pod>, tcp: TcpStream, from: SocketAddr) {
         client.abort();
         return refused_early(Direction::Inbound, (from, to), &ConnectionError::Loop(to));
     }
+    let workload = match pod.while_alive(pod.workload()).await {
+        Ok(workload) => workload,
+        Err(error) => {
+            client.abort();
+            return refused_early(Direction::Inbound, (from, to), &error);
+        }
+    };
     let flow = Flow {
         direction: Direction::Inbound,
         source: from,
@@ -26,15 +33,12 @@ pub(crate) async fn serve(pod: Arc<Pod>, tcp: TcpStream, from: SocketAddr) {
         source_identity: None,
         destination: to,
         tunnel: None,
-        destination_workload: pod.workload().await.ok(),
+        destination_workload: Some(workload),
         destination_service: None,
         destination_identity: None,
     };
     let report = Report::open(&pod.shared.metrics, pod.shared.clock, flow);
-    let outcome = tokio::select! {
-        outcome = carry(&pod, &mut client, (from, to), &report) => outcome,
-        () = pod.kill.cancelled() => Err(ConnectionError::Closing("the pod is gone or the proxy ends")),
-    };
+    let outcome = pod.while_alive(carry(&pod, &mut client, (from, to), &report)).await;
     if outcome.is_err() {
         client.abort();
     }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Source: the field's node proxy.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -63,6 +63,17 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
+    /// Does `work` unless the pod ends before.
+    pub(crate) async fn while_alive<T>(
+        &self,
+        work: impl Future<Output = Result<T, ConnectionError>>,
+    ) -> Result<T, ConnectionError> {
+        tokio::select! {
+            outcome = work => outcome,
+            () = self.kill.cancelled() => Err(ConnectionError::Closing),
+        }
+    }
+
     /// The pod's own workload, waiting for it for a while.
     pub(crate) async fn workload(&self) -> Result<Arc<Workload>, ConnectionError> {
         let found = self.shared.store.local_workload(&self.name).await;
@@ -116,6 +127,9 @@ impl Pod {
             let verdict = state.authorize(workload, peer);
             for (policy, action) in &verdict.dry_run {
                 info!(%policy, ?action, ?peer, "dry-run policy matched");
+            }
+            if let Some(policy) = &verdict.allowed_by {
+                debug!(%policy, ?peer, "policy allowed the connection");
             }
             match verdict.denial {
                 Some(Denial::PolicyMissing { .. }) => None,

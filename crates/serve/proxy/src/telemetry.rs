@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Which side of a connection this proxy is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,11 +62,38 @@ pub(crate) struct Report {
     pub(crate) moved: Moved,
 }
 
+/// The fields of the access log that are the same however a connection ends.
+macro_rules! access {
+    ($level:ident, $flow:expr, $message:literal, $($more:tt)*) => {{
+        let flow: &Flow = $flow;
+        let (source, destination) = (flow.source_workload.as_deref(), flow.destination_workload.as_deref());
+        $level!(
+            target: "access",
+            direction = flow.direction.word(),
+            src.addr = %flow.source,
+            src.workload = source.map(|w| w.name.as_str()),
+            src.namespace = source.map(|w| &*w.namespace),
+            src.cluster = source.map(|w| w.cluster.as_str()),
+            src.identity = flow.source_identity.as_ref().map(tracing::field::display),
+            dst.addr = %flow.destination,
+            dst.hbone_addr = flow.tunnel.map(tracing::field::display),
+            dst.service = flow.destination_service.as_ref().map(|s| &*s.hostname),
+            dst.workload = destination.map(|w| w.name.as_str()),
+            dst.namespace = destination.map(|w| &*w.namespace),
+            dst.cluster = destination.map(|w| w.cluster.as_str()),
+            dst.identity = flow.destination_identity.as_ref().map(tracing::field::display),
+            $($more)*
+            $message
+        )
+    }};
+}
+
 impl Report {
     /// Reports the start of a connection.
     pub(crate) fn open(metrics: &Arc<Metrics>, clock: Clock, flow: Flow) -> Self {
         metrics.opened.get_or_create(&labels(&flow, "-")).inc();
         metrics.sockets_open.get_or_create(&Reporter { reporter: flow.direction.reporter() }).inc();
+        access!(debug, &flow, "connection opened",);
         Self { metrics: metrics.clone(), clock, start: clock.now(), moved: Moved::default(), flow }
     }
 
@@ -96,32 +123,6 @@ impl Report {
         let duration = format!("{}ms", self.clock.now().duration_since(self.start).as_millis());
         log(&self.flow, (sent, received), &duration, outcome.as_ref().err());
     }
-}
-
-/// The fields of the access log that are the same however a connection ends.
-macro_rules! access {
-    ($level:ident, $flow:expr, $message:literal, $($more:tt)*) => {{
-        let flow: &Flow = $flow;
-        let (source, destination) = (flow.source_workload.as_deref(), flow.destination_workload.as_deref());
-        $level!(
-            target: "access",
-            direction = flow.direction.word(),
-            src.addr = %flow.source,
-            src.workload = source.map(|w| w.name.as_str()),
-            src.namespace = source.map(|w| &*w.namespace),
-            src.cluster = source.map(|w| w.cluster.as_str()),
-            src.identity = flow.source_identity.as_ref().map(tracing::field::display),
-            dst.addr = %flow.destination,
-            dst.hbone_addr = flow.tunnel.map(tracing::field::display),
-            dst.service = flow.destination_service.as_ref().map(|s| &*s.hostname),
-            dst.workload = destination.map(|w| w.name.as_str()),
-            dst.namespace = destination.map(|w| &*w.namespace),
-            dst.cluster = destination.map(|w| w.cluster.as_str()),
-            dst.identity = flow.destination_identity.as_ref().map(tracing::field::display),
-            $($more)*
-            $message
-        )
-    }};
 }
 
 fn log(flow: &Flow, (sent, received): (u64, u64), duration: &str, failure: Option<&ConnectionError>) {

@@ -106,6 +106,11 @@ fn events_name_who_has_to_be_looked_at() {
     assert_eq!(graph.forget("d"), Vec::<String>::new());
     assert_eq!(graph.observe("o", node("n", &[], &[FOREGROUND])), ["o"]);
     graph.observe("d", node("n", &[blocking("o")], &[]));
+    assert_eq!(
+        graph.observe("d", node("n", &[owner("o")], &[])),
+        ["o", "d"],
+        "it no longer holds the owner up"
+    );
     assert_eq!(graph.forget("d"), ["o"], "the owner waited for it");
     assert!(graph.dependents.is_empty(), "nothing is kept of what has gone");
 }

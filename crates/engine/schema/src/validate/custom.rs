@@ -29,7 +29,7 @@ fn member(path: &Path<'_>, field: &Field, object: &Value, faults: &mut Faults) {
 }
 
 /// Checks a value, and all within.
-pub(super) fn value(path: &Path<'_>, schema: &Schema, of: &Value, faults: &mut Faults) {
+fn value(path: &Path<'_>, schema: &Schema, of: &Value, faults: &mut Faults) {
     // Built-in types inside custom ones (metadata of embedded objects) were checked when they were decoded.
     if matches!(schema.shape, Shape::Definition(_)) || of.is_null() && schema.nullable {
         return;

@@ -5,11 +5,16 @@ use serde_json::{Value, json};
 /// A new pod.
 pub(super) fn complete_new(value: &mut Value) {
     for list in ["containers", "initContainers"] {
-        for container in value["spec"][list].as_array_mut().into_iter().flatten() {
+        for container in containers_mut(value, list) {
             requests_from_limits(container);
         }
     }
     value["status"] = json!({"phase": "Pending", "qosClass": qos_class(&value["spec"])});
+}
+
+/// The containers of a list that may be absent (indexing would put a null there).
+pub(super) fn containers_mut<'a>(pod: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// A limit without a request is a request too. Source: core/v1 SetDefaults_Pod.

@@ -2,6 +2,7 @@
 //! Source: the ServiceAccount admission plugin.
 
 use super::forbidden;
+use super::pod::containers_mut;
 use crate::cluster::Cluster;
 use crate::request::text;
 use crate::status::{Answer, Failure};
@@ -75,7 +76,7 @@ async fn find(cluster: &Cluster, pod: &Value, name: &str) -> Answer<Value> {
 fn mount_token(pod: &mut Value, volume: &str) {
     let mut used = false;
     for list in ["initContainers", "containers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        for container in containers_mut(pod, list) {
             let mounts = &mut container["volumeMounts"];
             let here = |m: &Value| m["mountPath"] == path::SERVICE_ACCOUNT;
             if mounts.as_array().is_some_and(|mounts| mounts.iter().any(here)) {

@@ -67,7 +67,9 @@ fn a_pod_that_cannot_be_started_is_refused_and_tried_again() {
         let error = world.agent.add(&a).await.unwrap();
         assert!(error.contains("in use"), "{error}");
         assert_eq!(world.agent.snapshot_sent().await.as_deref(), Some(""));
-        assert!(!world.readiness.waiting_for().is_empty());
+        let (status, body) = world.get(15021, "/healthz/ready").await;
+        assert_eq!((status, body.contains("hand-over")), (500, true), "{body}");
+        assert_eq!(world.get(15021, "/elsewhere").await.0, 404);
         drop(squatter);
         world.ready().await;
         assert!(listens(&a));

@@ -108,6 +108,8 @@ fn services_and_uncaptured_peers_are_reached() {
         let vip: SocketAddr = "10.96.0.7:80".parse().unwrap();
         let text = until("the service is reached", || async { ask(&a, vip).await.ok() }).await;
         assert_eq!(text, answer(&a));
+        // A pod that is its own endpoint reaches itself.
+        assert_eq!(ask(&b, vip).await.unwrap(), answer(&b));
         // A port that the service does not have is refused, not passed through.
         assert!(ask(&a, "10.96.0.7:81".parse().unwrap()).await.is_err());
         // Plain text out of the mesh and into it, with the source kept.
@@ -167,5 +169,38 @@ fn certificates_are_renewed_while_connections_go_on() {
         open.read_exact(&mut text).await.unwrap();
         assert_eq!(text, answer(&a).as_bytes());
         world.stop().await;
+    });
+}
+
+#[test]
+fn open_connections_may_end_when_the_proxy_ends() {
+    on_node(|| async {
+        let (a, b) = (Pod::captured("a", "client", 11), Pod::captured("b", "server", 12));
+        // Longer than the test: only the connections' own end lets the proxy end in time.
+        let world = World::start(|settings| settings.drain = Duration::from_secs(3600)).await;
+        world.serve(&[&a, &b]).await;
+        tokio::spawn(echo(b.listen(8080).await));
+        let mut open = a.connect(b.at(8080)).await.unwrap();
+        while open.read_u8().await.unwrap() != b'\n' {}
+        world.shutdown.cancel();
+        until("new connections are refused", || async { ask(&a, b.at(8080)).await.err() }).await;
+        open.write_all(b"x").await.unwrap();
+        assert_eq!(open.read_u8().await.unwrap(), b'x');
+        drop(open);
+        world.stop().await;
+    });
+}
+
+#[test]
+fn connections_that_do_not_end_are_closed_at_the_deadline() {
+    on_node(|| async {
+        let (a, b) = (Pod::captured("a", "client", 11), Pod::captured("b", "server", 12));
+        let world = World::start(|settings| settings.drain = Duration::from_millis(200)).await;
+        world.serve(&[&a, &b]).await;
+        tokio::spawn(echo(b.listen(8080).await));
+        let mut open = a.connect(b.at(8080)).await.unwrap();
+        while open.read_u8().await.unwrap() != b'\n' {}
+        world.stop().await;
+        assert!(open.read_u8().await.is_err());
     });
 }

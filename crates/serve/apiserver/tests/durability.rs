@@ -1,0 +1,187 @@
+//! Acknowledged means durable: a server that is killed comes back with every answered write.
+
+use ambit_api::core::v1::ConfigMap;
+use ambit_apiserver::{ApiServer, DiskError, Error, Settings, Storage};
+use ambit_trust::pki::ClusterPki;
+use futures::TryStreamExt as _;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Set in the child that is killed: the state directory it writes to.
+const CHILD_DIR: &str = "AMBIT_TEST_CHILD_DIR";
+/// Writes that the child must have acknowledged before it is killed.
+const ACKNOWLEDGED: usize = 200;
+/// Clients of the child at once, so that commits hold several writes.
+const WRITERS: usize = 4;
+
+async fn open(dir: &Path) -> Result<ApiServer, Error> {
+    ApiServer::open(Settings {
+        storage: Storage::Disk(dir.to_owned()),
+        listen: None,
+        advertise: None,
+        pki: ClusterPki::in_memory(&[]).unwrap(),
+        service_cidr: "10.96.0.0/16".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+    })
+    .await
+}
+
+fn maps(server: &ApiServer) -> Api<ConfigMap> {
+    Api::default_namespaced(server.client("admin", &["system:masters"]))
+}
+
+fn map(name: String) -> ConfigMap {
+    let metadata = ObjectMeta { name: Some(name), ..ObjectMeta::default() };
+    ConfigMap {
+        metadata,
+        data: Some(BTreeMap::from([("k".into(), "v".repeat(200))])),
+        ..ConfigMap::default()
+    }
+}
+
+/// Not a test of its own: the process that the test below kills. Prints each write once it is acknowledged.
+#[tokio::test]
+async fn child_that_writes_until_it_is_killed() {
+    let Ok(dir) = std::env::var(CHILD_DIR) else { return };
+    let server = open(Path::new(&dir)).await.unwrap();
+    let writer = |w: usize| {
+        let maps = maps(&server);
+        async move {
+            for i in 0.. {
+                let name = format!("m-{w}-{i}");
+                let made = maps.create(&PostParams::default(), &map(name.clone())).await.unwrap();
+                let mut last = made.resource_version().unwrap();
+                if i % 3 == 0 {
+                    let mut changed = made;
+                    changed.data = None;
+                    last = maps
+                        .replace(&name, &PostParams::default(), &changed)
+                        .await
+                        .unwrap()
+                        .resource_version()
+                        .unwrap();
+                } else if i % 3 == 1 {
+                    maps.delete(&name, &DeleteParams::default()).await.unwrap();
+                }
+                // One write call per line, so that no line is torn by the kill.
+                eprint!("{}", format_args!("ack {name} {last} {}\n", i % 3));
+            }
+        }
+    };
+    futures::future::join_all((0..WRITERS).map(writer)).await;
+}
+
+/// INV-04: every write that the API server has answered survives `kill -9`; revisions never go back; a watch resumed
+/// at a revision from before misses and repeats nothing.
+#[tokio::test]
+async fn inv_04_acknowledged_writes_survive_kill_9() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_writes_until_it_is_killed", "--nocapture", "--test-threads=1"])
+        .env(CHILD_DIR, dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut acknowledged = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let ["ack", name, revision, fate] = words[..] {
+            acknowledged.push((name.to_owned(), revision.parse::<u64>().unwrap(), fate.to_owned()));
+        }
+        if acknowledged.len() == ACKNOWLEDGED {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert!(acknowledged.len() >= ACKNOWLEDGED, "the child ended by itself after {}", acknowledged.len());
+
+    let server = open(dir.path()).await.unwrap();
+    let maps = maps(&server);
+    let list = maps.list(&ListParams::default()).await.unwrap();
+    let now: u64 = list.metadata.resource_version.clone().unwrap().parse().unwrap();
+    let found: BTreeMap<String, &ConfigMap> = list.iter().map(|m| (m.name_any(), m)).collect();
+    for (name, revision, fate) in &acknowledged {
+        assert!(now >= *revision, "revision {revision} of {name} is after the newest one, {now}");
+        match (fate.as_str(), found.get(name)) {
+            ("1", kept) => assert!(kept.is_none(), "{name} was deleted"),
+            ("0", Some(kept)) => assert_eq!(kept.data, None, "{name} was changed"),
+            (_, Some(kept)) => assert_eq!(kept.resource_version(), Some(revision.to_string()), "{name}"),
+            (_, None) => panic!("{name} is lost"),
+        }
+    }
+    let made = maps.create(&PostParams::default(), &map("after".into())).await.unwrap();
+    assert_eq!(
+        made.resource_version().unwrap().parse::<u64>().unwrap(),
+        now + 1,
+        "revisions go on where they were"
+    );
+    replay_equals_list(&maps, acknowledged[10].1, now + 1).await;
+}
+
+/// Watches from a revision of the killed server on, and applies the events to the state of that revision.
+async fn replay_equals_list(maps: &Api<ConfigMap>, from: u64, upto: u64) {
+    let exact = ListParams::default().at(&from.to_string()).matching(kube::api::VersionMatch::Exact);
+    let mut state: BTreeMap<String, String> = names(&maps.list(&exact).await.unwrap());
+    let stream = maps.watch(&WatchParams::default().timeout(30), &from.to_string()).await.unwrap();
+    let mut stream = std::pin::pin!(stream);
+    let mut last = from;
+    while last < upto {
+        let (object, kept) = match stream.try_next().await.unwrap().expect("the watch goes on") {
+            WatchEvent::Added(o) | WatchEvent::Modified(o) => (o, true),
+            WatchEvent::Deleted(o) => (o, false),
+            other => panic!("{other:?}"),
+        };
+        let revision = object.resource_version().unwrap();
+        let number: u64 = revision.parse().unwrap();
+        assert!(number > last, "{number} comes after {last}");
+        last = number;
+        match kept {
+            true => state.insert(object.name_any(), revision),
+            false => state.remove(&object.name_any()),
+        };
+    }
+    assert_eq!(state, names(&maps.list(&ListParams::default()).await.unwrap()));
+}
+
+fn names(list: &kube::core::ObjectList<ConfigMap>) -> BTreeMap<String, String> {
+    list.iter().map(|m| (m.name_any(), m.resource_version().unwrap_or_default())).collect()
+}
+
+#[tokio::test]
+async fn a_database_in_use_or_damaged_is_refused_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = open(dir.path()).await.unwrap();
+    let file = dir.path().join("objects.redb");
+    let second = open(dir.path()).await.unwrap_err();
+    assert!(matches!(second, Error::Disk(DiskError::Locked { ref path }) if *path == file), "{second}");
+    drop(server);
+    std::fs::write(&file, "this is not a database, whatever its name says").unwrap();
+    let damaged = open(dir.path()).await.unwrap_err();
+    assert!(
+        matches!(damaged, Error::Disk(DiskError::Damaged { ref path, .. }) if *path == file),
+        "{damaged}"
+    );
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_refused_before_the_database_is_touched() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        storage: Storage::Disk(dir.path().to_owned()),
+        listen: Some(taken.local_addr().unwrap()),
+        advertise: None,
+        pki: ClusterPki::in_memory(&[]).unwrap(),
+        service_cidr: "10.96.0.0/16".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+    };
+    let error = ApiServer::open(settings).await.unwrap_err();
+    assert!(error.to_string().contains(&taken.local_addr().unwrap().to_string()), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,96 @@
+//! Informers against the real server.
+
+use crate::cluster::{Cluster, eventually};
+use ambit_api::apiextensions::CustomResourceDefinition;
+use ambit_api::core::v1::ConfigMap;
+use ambit_kube::{Change, Informers, ObjectKey, Query};
+use ambit_runtime::Shutdown;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
+use kube::discovery::ApiResource;
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+
+#[tokio::test]
+async fn an_informer_shows_what_its_query_takes_and_reports_each_change() {
+    let cluster = Cluster::bare().await;
+    for (name, team) in [("a", "x"), ("b", "y")] {
+        let map = json!({"metadata": {"name": name, "labels": {"team": team}}, "data": {"k": "1"}});
+        cluster.create::<ConfigMap>("default", map).await;
+    }
+    let informers = Informers::new(cluster.client.clone());
+    let of_team = informers.informer::<ConfigMap>(Query::all().labels("team=x"));
+    let named = informers.informer::<ConfigMap>(Query::all().namespace("default").fields("metadata.name=b"));
+    let metadata = informers.informer::<PartialObjectMeta<ConfigMap>>(Query::all());
+    let changes: Arc<Mutex<Vec<String>>> = Arc::default();
+    of_team.on_change({
+        let changes = changes.clone();
+        move |change: &Change<ConfigMap>| {
+            let signs = (change.old.is_some(), change.new.is_some());
+            let sign = ["-", "~", "+"][usize::from(signs.1) + usize::from(!signs.0)];
+            changes.lock().unwrap().push(format!("{sign}{}", ObjectKey::of(change.latest().as_ref())));
+        }
+    });
+    let stop = Shutdown::new();
+    informers.run_and_wait(&stop).await.expect("all sync");
+    assert_eq!(of_team.list().len(), 1);
+    assert_eq!(named.get(Some("default"), "b").expect("it is shown").data.as_ref().unwrap()["k"], "1");
+    assert!(named.get(Some("default"), "a").is_none());
+    assert!(metadata.get(Some("default"), "a").is_some());
+
+    let api = cluster.api::<ConfigMap>("default");
+    let write = async |name: &str, patch| {
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("it is patched");
+    };
+    write("a", json!({"data": {"k": "2"}})).await;
+    // An object that starts or stops to fit appears or disappears.
+    write("b", json!({"metadata": {"labels": {"team": "x"}}})).await;
+    write("a", json!({"metadata": {"labels": {"team": "z"}}})).await;
+    api.delete("b", &DeleteParams::default()).await.expect("it is deleted");
+    let expected = ["+default/a", "~default/a", "+default/b", "-default/a", "-default/b"];
+    eventually("all changes", async || (*changes.lock().unwrap() == expected).then_some(())).await;
+    assert!(of_team.list().is_empty());
+    stop.cancel();
+    informers.join().await.expect("no panic");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_informer_of_an_undefined_kind_is_empty_and_comes_alive_with_its_definition() {
+    let cluster = Cluster::bare().await;
+    let kind = ApiResource {
+        group: "test.ambit.dev".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "test.ambit.dev/v1".to_owned(),
+        kind: "Gadget".to_owned(),
+        plural: "gadgets".to_owned(),
+    };
+    let informers = Informers::new(cluster.client.clone());
+    let gadgets = informers.informer_of::<DynamicObject>(kind.clone(), Query::all());
+    let stop = Shutdown::new();
+    informers.run_and_wait(&stop).await.expect("an absent kind counts as synced");
+    assert!(gadgets.has_synced() && gadgets.list().is_empty());
+
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let definition = json!({
+        "metadata": {"name": "gadgets.test.ambit.dev"},
+        "spec": {"group": "test.ambit.dev", "scope": "Cluster",
+            "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    });
+    let definition = serde_json::from_value(definition).expect("a definition");
+    definitions.create(&PostParams::default(), &definition).await.expect("it is defined");
+    let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &kind);
+    let gadget = json!({"apiVersion": "test.ambit.dev/v1", "kind": "Gadget", "metadata": {"name": "g"}});
+    let gadget: DynamicObject = serde_json::from_value(gadget).expect("a gadget");
+    eventually("the kind to be served", async || api.create(&PostParams::default(), &gadget).await.ok())
+        .await;
+    eventually("the object to be shown", async || gadgets.get(None, "g")).await;
+
+    definitions.delete("gadgets.test.ambit.dev", &DeleteParams::default()).await.expect("it is deleted");
+    eventually("the view empty again", async || gadgets.list().is_empty().then_some(())).await;
+    stop.cancel();
+    informers.join().await.expect("no panic");
+    cluster.stop().await;
+}

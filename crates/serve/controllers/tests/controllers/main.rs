@@ -1,0 +1,10 @@
+//! The controllers against the real API server on an in-memory log. The tests act as users and as the node.
+
+mod cluster;
+mod defaults;
+mod endpoints;
+mod garbage;
+mod informers;
+mod namespaces;
+mod scheduling;
+mod workloads;
