@@ -59,10 +59,13 @@ mod tests {
     use crate::Catalog;
 
     #[test]
-    fn nulls_of_built_in_kinds_go() {
+    fn nulls_and_empty_metadata_go() {
         let catalog = Catalog::builtin();
         let of = catalog.kind("", "v1", "ConfigMap").unwrap();
-        let mut object = json!({"metadata": {"name": "c", "labels": null}, "data": null, "immutable": true});
+        let mut object = json!({
+            "metadata": {"name": "c", "labels": null, "annotations": {}, "finalizers": [], "generateName": ""},
+            "data": null, "immutable": true,
+        });
         of.default(&mut object);
         assert_eq!(object, json!({"metadata": {"name": "c"}, "immutable": true}));
     }

@@ -25,6 +25,7 @@ const DEPENDENT: &[(&str, Fill)] = &[
     ("api.core.v1.Volume", volume),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames", definition_names),
+    ("apimachinery.pkg.apis.meta.v1.ObjectMeta", object_meta),
 ];
 
 /// Fills in what depends on other fields of an object of that definition.
@@ -36,6 +37,16 @@ pub(super) fn dependent_defaults(id: DefinitionId, object: &mut Object) {
     if let Some(function) = BY_ID.get(&id) {
         function(object);
     }
+}
+
+/// Empty parts of metadata are the same as none, so that writing either changes nothing.
+fn object_meta(metadata: &mut Object) {
+    metadata.retain(|_, value| match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        _ => true,
+    });
 }
 
 fn text<'a>(object: &'a Object, field: &str) -> &'a str {
