@@ -126,9 +126,11 @@ impl Roster {
         }
     }
 
-    /// A pod is not captured any more: whom to tell.
+    /// A pod is not captured any more: whom to tell. Nobody, if it was not on the roster: then no snapshot named it.
     pub fn remove(&mut self, uid: &str) -> Vec<ConnectionId> {
-        self.pods.remove(uid);
+        if self.pods.remove(uid).is_none() {
+            return Vec::new();
+        }
         for proxy in self.proxies.values_mut() {
             proxy.acknowledged.remove(uid);
         }

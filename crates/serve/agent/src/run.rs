@@ -254,3 +254,6 @@ async fn serve_metrics(listener: Listener, metrics: Metrics, stop: Shutdown) -> 
     listener.serve(handler, stop).await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,7 @@ fn the_newest_proxy_gets_additions_and_all_get_removals() {
     assert!(roster.acknowledge(new, "a", generation));
     assert_eq!(roster.plan_add("a"), AddPlan::Acknowledged);
     assert_eq!(roster.remove("a"), [old, new]);
+    assert!(roster.remove("a").is_empty(), "nobody has it any more");
     assert_eq!(roster.plan_add("a"), AddPlan::NoProxy);
 }
 
