@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod endpoint;
 pub mod logging;
 pub mod process;
 pub mod readiness;

@@ -1,6 +1,7 @@
 //! The incremental discovery service.
 
 use crate::authentication::{Authenticator, Caller};
+use crate::metrics::{Metrics, OpenStream};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use ambit_proto::discovery::aggregated_discovery_service_server::AggregatedDiscoveryService;
@@ -23,6 +24,7 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Discovery {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     authenticator: Authenticator,
+    metrics: Metrics,
     shutdown: Shutdown,
 }
 
@@ -30,9 +32,10 @@ impl Discovery {
     pub(crate) fn new(
         snapshots: watch::Receiver<Arc<Snapshot>>,
         authenticator: Authenticator,
+        metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
-        Self { snapshots, authenticator, shutdown }
+        Self { snapshots, authenticator, metrics, shutdown }
     }
 }
 
@@ -53,6 +56,8 @@ impl AggregatedDiscoveryService for Discovery {
             shutdown: self.shutdown.clone(),
             caller,
             session: None,
+            _open: self.metrics.stream(),
+            metrics: self.metrics.clone(),
             ready: VecDeque::new(),
         };
         // The stream is driven by its reader: a slow client is asked for no more, and finds only the newest snapshot
@@ -76,6 +81,8 @@ struct DiscoveryStream {
     caller: Caller,
     session: Option<Session>,
     ready: VecDeque<DeltaDiscoveryResponse>,
+    metrics: Metrics,
+    _open: OpenStream,
 }
 
 impl DiscoveryStream {
@@ -83,6 +90,7 @@ impl DiscoveryStream {
     async fn next(&mut self) -> Result<Option<DeltaDiscoveryResponse>, Status> {
         loop {
             if let Some(response) = self.ready.pop_front() {
+                self.metrics.responded(&response.type_url);
                 return Ok(Some(response));
             }
             let Some(session) = &mut self.session else {
@@ -129,6 +137,9 @@ impl DiscoveryStream {
     }
 
     fn answer(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Status> {
+        if request.error_detail.is_some() {
+            self.metrics.rejected(&request.type_url);
+        }
         let snapshot = self.snapshots.borrow_and_update().clone();
         let Some(session) = &mut self.session else { return Ok(()) };
         // All types first move to this snapshot, so that none is ahead of a type it depends on.

@@ -4,6 +4,7 @@
 //! wanted identity, and the names inside the request.
 
 use crate::authentication::{Authenticator, Caller};
+use crate::metrics::Metrics;
 use crate::pod_index::{PodIndex, account};
 use ambit_names::spiffe::Identity;
 use ambit_proto::ca::istio_certificate_service_server::IstioCertificateService;
@@ -24,11 +25,26 @@ pub(crate) struct CertificateService {
     pub(crate) trusted_node_accounts: Vec<String>,
     pub(crate) lifetimes: Lifetimes,
     pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
 }
 
 #[tonic::async_trait]
 impl IstioCertificateService for CertificateService {
     async fn create_certificate(
+        &self,
+        request: Request<IstioCertificateRequest>,
+    ) -> Result<Response<IstioCertificateResponse>, Status> {
+        let answer = self.create(request).await;
+        match &answer {
+            Ok(_) => self.metrics.issued(),
+            Err(_) => self.metrics.refused(),
+        }
+        answer
+    }
+}
+
+impl CertificateService {
+    async fn create(
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
@@ -46,9 +62,7 @@ impl IstioCertificateService for CertificateService {
         info!(%identity, caller = %format!("{}/{}", caller.namespace, caller.service_account), "issued a certificate");
         Ok(Response::new(IstioCertificateResponse { cert_chain: chain }))
     }
-}
 
-impl CertificateService {
     /// The identity that the caller may have a certificate for.
     fn identity(&self, caller: &Caller, request: &IstioCertificateRequest) -> Result<Identity, &'static str> {
         let Some(wanted) = metadata(request, "ImpersonatedIdentity") else {

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be listened on.
-    #[error(
-        "cannot listen on {address} for discovery and certificates: is another control plane running there?"
-    )]
+    #[error("cannot listen on {address} for {what}: is another control plane running there?")]
     Listen {
+        /// What was to be served.
+        what: &'static str,
         /// The address.
         address: SocketAddr,
         /// The cause.

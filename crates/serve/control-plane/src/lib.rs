@@ -5,6 +5,7 @@ mod ads;
 mod authentication;
 mod ca;
 mod error;
+mod metrics;
 mod owner;
 mod pending;
 mod pod_index;

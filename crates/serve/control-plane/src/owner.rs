@@ -1,5 +1,6 @@
 //! The one owner of the collections: applies batches, publishes snapshots.
 
+use crate::metrics::Metrics;
 use crate::pending::Pending;
 use crate::snapshot::{Name, Snapshot, Table};
 use ambit_collect::{Collection, Commit};
@@ -34,6 +35,7 @@ pub(crate) struct Owner {
     pending: Pending,
     snapshots: watch::Sender<Arc<Snapshot>>,
     conditions: Conditions,
+    metrics: Metrics,
     on_condition: Box<dyn Fn(&ObjectName) + Send>,
 }
 
@@ -43,6 +45,7 @@ impl Owner {
         settings: MeshSettings,
         pending: Pending,
         conditions: Conditions,
+        metrics: Metrics,
         on_condition: impl Fn(&ObjectName) + Send + 'static,
     ) -> Self {
         Self {
@@ -50,6 +53,7 @@ impl Owner {
             pending,
             snapshots: watch::Sender::default(),
             conditions,
+            metrics,
             on_condition: Box::new(on_condition),
         }
     }
@@ -68,6 +72,7 @@ impl Owner {
         let outputs = self.mesh.outputs;
         let commit = self.mesh.graph.apply(batch);
         for fault in commit.faults() {
+            self.metrics.faulted();
             error!(
                 collection = fault.collection,
                 key = fault.key,
@@ -93,7 +98,9 @@ impl Owner {
         let addresses = addresses.unwrap_or_else(|| last.addresses.clone());
         let policies = policies.unwrap_or_else(|| last.policies.clone());
         debug!(objects, addresses = addresses.len(), policies = policies.len(), "published a snapshot");
-        self.snapshots.send_replace(Arc::new(Snapshot::new(addresses, policies)));
+        let snapshot = Snapshot::new(addresses, policies);
+        self.metrics.published(&snapshot);
+        self.snapshots.send_replace(Arc::new(snapshot));
     }
 
     /// Applies batches until `shutdown`. What gathers while one is applied is the next one.

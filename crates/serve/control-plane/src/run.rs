@@ -4,6 +4,7 @@ use crate::ads::Discovery;
 use crate::authentication::Authenticator;
 use crate::ca::CertificateService;
 use crate::error::Error;
+use crate::metrics::Metrics;
 use crate::owner::{Conditions, Owner};
 use crate::pending::{Pending, Sources};
 use crate::pod_index::PodIndex;
@@ -14,8 +15,10 @@ use crate::settings::Settings;
 use crate::status::StatusWriter;
 use ambit_kube::{Informers, Query, Queue};
 use ambit_runtime::tasks::TaskError;
-use ambit_runtime::{Clock, Readiness, Shutdown, TaskGroup};
+use ambit_runtime::{Clock, Readiness, Shutdown, TaskGroup, endpoint};
 use ambit_trust::authority::Authority;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tracing::info;
@@ -31,8 +34,14 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let blocker = readiness.block("control plane");
+    // A part that fails stops the other parts, not the caller's.
+    let shutdown = shutdown.child_token();
     let address = settings.listen;
-    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    let listener = listen("discovery and certificates", address).await?;
+    let metrics_listener = match settings.metrics {
+        Some(address) => Some(listen("metrics", address).await?),
+        None => None,
+    };
     let mesh = &settings.mesh;
     let obtained = root::obtain(&client, &mesh.system_namespace, &mesh.trust_domain, &shutdown).await?;
     let Some(authority) = obtained.map(Arc::new) else { return Ok(()) };
@@ -50,7 +59,8 @@ pub async fn run(
         Err(_) if shutdown.is_cancelled() => return join(&informers).await,
         Err(error) => return Err(Error::Informers(error)),
     }
-    let outcome = parts.run(listener, certificate, shutdown.clone(), || {
+    let listeners = Listeners { main: listener, metrics: metrics_listener };
+    let outcome = parts.run(listeners, certificate, shutdown.clone(), || {
         info!(%address, "serving discovery and certificates");
         drop(blocker);
     });
@@ -58,6 +68,16 @@ pub async fn run(
     shutdown.cancel();
     join(&informers).await?;
     outcome
+}
+
+/// What is listened on.
+struct Listeners {
+    main: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, Error> {
+    endpoint::listen(address).await.map_err(|source| Error::Listen { what, address, source })
 }
 
 async fn join(informers: &Informers) -> Result<(), Error> {
@@ -72,6 +92,7 @@ struct Parts {
     status: StatusWriter,
     authority: Arc<Authority>,
     authenticator: Authenticator,
+    metrics: Metrics,
     settings: Settings,
 }
 
@@ -90,10 +111,16 @@ impl Parts {
         let pending = Pending::default();
         pending.follow(&sources);
         let (conditions, queue) = (Conditions::default(), Queue::new("policy-status"));
-        let adds = queue.clone();
+        let (adds, metrics) = (queue.clone(), Metrics::default());
         let on_condition = move |policy: &_| adds.add(ambit_mesh::ObjectName::clone(policy));
         Self {
-            owner: Owner::new(settings.mesh.clone(), pending, conditions.clone(), on_condition),
+            owner: Owner::new(
+                settings.mesh.clone(),
+                pending,
+                conditions.clone(),
+                metrics.clone(),
+                on_condition,
+            ),
             pods: PodIndex::follow(sources.pods),
             publisher: RootPublisher::new(informers, sources.namespaces),
             status: StatusWriter {
@@ -109,6 +136,7 @@ impl Parts {
                 settings.token_audiences.clone(),
                 settings.mesh.cluster_id.clone(),
             ),
+            metrics,
             settings: settings.clone(),
         }
     }
@@ -116,7 +144,7 @@ impl Parts {
     /// Runs until `shutdown` or until a part fails; `on_ready` is called when clients can be served.
     async fn run(
         mut self,
-        listener: TcpListener,
+        listeners: Listeners,
         certificate: ServingCertificate,
         shutdown: Shutdown,
         on_ready: impl FnOnce(),
@@ -124,7 +152,12 @@ impl Parts {
         // Everything has been seen: the first snapshot is the whole cluster.
         self.owner.step();
         let mut tasks = TaskGroup::new(shutdown.clone());
-        let discovery = Discovery::new(self.owner.snapshots(), self.authenticator.clone(), shutdown.clone());
+        let discovery = Discovery::new(
+            self.owner.snapshots(),
+            self.authenticator.clone(),
+            self.metrics.clone(),
+            shutdown.clone(),
+        );
         let certificates = CertificateService {
             authority: self.authority.clone(),
             authenticator: self.authenticator,
@@ -133,8 +166,18 @@ impl Parts {
             trusted_node_accounts: self.settings.trusted_node_accounts,
             lifetimes: self.settings.workload_lifetimes,
             clock: Clock,
+            metrics: self.metrics.clone(),
         };
-        tasks.spawn("server", serve(listener, certificate, discovery, certificates, shutdown.clone()));
+        if let Some(listener) = listeners.metrics {
+            let mut registry = Registry::default();
+            self.metrics.register(&mut registry);
+            let stop = shutdown.clone();
+            tasks.spawn("metrics", async move {
+                endpoint::serve(listener, endpoint::metrics(registry), stop).await;
+                Ok(())
+            });
+        }
+        tasks.spawn("server", serve(listeners.main, certificate, discovery, certificates, shutdown.clone()));
         let root_pem = self.authority.root_pem().to_owned();
         let (owner, publisher, status) = (self.owner, self.publisher, self.status);
         let stop = shutdown.clone();

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Where discovery and certificates are served over TLS.
     pub listen: SocketAddr,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// Cluster id, cluster domain, trust domain and system namespace.
     pub mesh: MeshSettings,
     /// Audiences of tokens that are accepted; one of them must fit.
@@ -31,6 +33,7 @@ impl Default for Settings {
         let service = format!("istiod.{}", mesh.system_namespace);
         Self {
             listen: SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port::CONTROL_PLANE),
+            metrics: None,
             token_audiences: vec![mesh::TOKEN_AUDIENCE.to_owned()],
             trusted_node_accounts: vec![format!("{}/{}", mesh.system_namespace, mesh::PROXY_ACCOUNT)],
             server_names: vec![

@@ -35,6 +35,7 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
 /// A running control plane.
 pub(crate) struct ControlPlane {
     pub(crate) address: SocketAddr,
+    pub(crate) metrics: SocketAddr,
     shutdown: Shutdown,
     task: JoinHandle<Result<(), ambit_control_plane::Error>>,
 }
@@ -85,11 +86,8 @@ impl Cluster {
 
     /// Starts a control plane and waits until it is ready.
     pub(crate) async fn control_plane(&self) -> ControlPlane {
-        // The port is free now, and the system hands out others before it hands out this one again.
-        let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = probe.local_addr().unwrap();
-        drop(probe);
-        let settings = Settings { listen: address, ..Settings::default() };
+        let (address, metrics) = (free_address(), free_address());
+        let settings = Settings { listen: address, metrics: Some(metrics), ..Settings::default() };
         let (readiness, shutdown) = (Readiness::default(), Shutdown::new());
         let mut running = Box::pin(ambit_control_plane::run(
             settings,
@@ -105,7 +103,7 @@ impl Cluster {
         })
         .await;
         assert!(!task.is_finished(), "the control plane ended at once");
-        ControlPlane { address, shutdown, task }
+        ControlPlane { address, metrics, shutdown, task }
     }
 
     fn api(&self, object: &Value) -> (Api<DynamicObject>, String) {
@@ -179,6 +177,12 @@ impl ControlPlane {
         self.shutdown.cancel();
         tokio::time::timeout(DEADLINE, self.task).await.expect("it ends soon").unwrap().unwrap();
     }
+}
+
+/// An address that is free now; the system hands out others before it hands out this one again.
+fn free_address() -> SocketAddr {
+    let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    probe.local_addr().unwrap()
 }
 
 /// A service account.

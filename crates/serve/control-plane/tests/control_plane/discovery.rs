@@ -1,13 +1,15 @@
 //! Workloads, services and policies as a discovery client sees them.
 
 use crate::client::{Discovery, root};
-use crate::cluster::{Cluster, account, pod, proxy};
+use crate::cluster::{Cluster, ControlPlane, account, pod, proxy};
 use ambit_names::type_url::{ADDRESS, AUTHORIZATION};
 use ambit_proto::workload::{Address, Workload, address};
 use ambit_proto::{security, workload};
 use prost::Message;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tonic::Code;
 
 const WEB: &str = "Kubernetes//Pod/demo/web";
@@ -42,6 +44,14 @@ fn web(stream: &Discovery) -> Option<Workload> {
     }
 }
 
+async fn metrics(control_plane: &ControlPlane) -> String {
+    let mut connection = TcpStream::connect(control_plane.metrics).await.unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
 #[tokio::test]
 async fn resources_follow_the_cluster() {
     let (cluster, token) = cluster_with_proxy().await;
@@ -60,6 +70,10 @@ async fn resources_follow_the_cluster() {
     assert_eq!(workload.tunnel_protocol(), workload::TunnelProtocol::Hbone);
     assert_eq!(workload.status(), workload::WorkloadStatus::Healthy);
     assert_eq!(stream.next().await.unwrap().type_url, AUTHORIZATION);
+    let metrics = metrics(&control_plane).await;
+    for line in ["ambit_control_plane_streams 1", "ambit_control_plane_responses_total{type=\"address\"} 1"] {
+        assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+    }
 
     // A service comes with its cluster address, and its endpoint with the port.
     cluster.create(service()).await;
