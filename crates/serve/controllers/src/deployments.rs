@@ -1,15 +1,15 @@
 //! Runs the Deployment decider.
 
+use crate::claims::{self, Claimant};
 use crate::error::{Attempt, Error, is_namespace_terminating, unless_exists, unless_gone};
 use crate::views::Views;
 use ambit_api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use ambit_api::core::v1::Pod;
-use ambit_api::meta::OwnerReference;
 use ambit_kube::{Change, EventRecorder, EventType, Next, ObjectKey, Queue};
 use ambit_runtime::{Clock, Shutdown};
-use ambit_workloads::deployment::{self, Plan, Scale};
+use ambit_workloads::deployment::{self, Scale};
 use ambit_workloads::{ownership, pod, selector};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
@@ -52,12 +52,14 @@ impl Deployments {
         let (sets, pods) = (self.views.replica_sets.list_in(namespace), self.views.pods.list_in(namespace));
         let plan = deployment::plan(&deployment, &sets, &pods, Clock.timestamp());
         let api: Api<ReplicaSet> = Api::namespaced(self.views.client.clone(), namespace);
-        self.claim(&deployment, &plan, &api).await?;
+        let claimant = Claimant { client: &self.views.client, manager: MANAGER, owner: deployment.as_ref() };
+        claimant.adopt(&plan.adopt).await?;
+        claimant.release(&plan.release).await?;
         for scale in &plan.scale {
             self.scale(&deployment, scale, &api).await?;
         }
         for set in &plan.annotate {
-            let answer = api.replace(&set.name_any(), &params(), set).await;
+            let answer = api.replace(&set.name_any(), &claims::post(MANAGER), set).await;
             unless_gone(answer).attempt("annotate replica set", set.name_any())?;
         }
         if plan.recreates_instead {
@@ -90,31 +92,6 @@ impl Deployments {
         Ok(plan.look_again.map_or(Next::Done, Next::After))
     }
 
-    async fn claim(&self, deployment: &Deployment, plan: &Plan, api: &Api<ReplicaSet>) -> Result<(), Error> {
-        if !plan.adopt.is_empty() && self.still_exists(deployment).await? {
-            for set in &plan.adopt {
-                let mut owners = set.metadata.owner_references.clone().unwrap_or_default();
-                owners.push(ownership::controller_reference("apps/v1", "Deployment", &deployment.metadata));
-                set_owners(api, set, owners).await.attempt("adopt replica set", set.name_any())?;
-            }
-        }
-        for set in &plan.release {
-            let mut owners = set.metadata.owner_references.clone().unwrap_or_default();
-            owners.retain(|owner| Some(&owner.uid) != deployment.metadata.uid.as_ref());
-            let answer = set_owners(api, set, owners).await;
-            unless_gone(answer).attempt("release replica set", set.name_any())?;
-        }
-        Ok(())
-    }
-
-    async fn still_exists(&self, deployment: &Deployment) -> Result<bool, Error> {
-        let live = self.api(deployment).get_metadata_opt(&deployment.name_any()).await;
-        let live = live.attempt("read deployment", deployment.name_any())?;
-        Ok(live.is_some_and(|live| {
-            live.metadata.uid == deployment.metadata.uid && live.metadata.deletion_timestamp.is_none()
-        }))
-    }
-
     async fn scale(
         &self,
         deployment: &Deployment,
@@ -122,7 +99,7 @@ impl Deployments {
         api: &Api<ReplicaSet>,
     ) -> Result<(), Error> {
         let name = scale.set.name_any();
-        let answer = api.replace(&name, &params(), &scale.set).await;
+        let answer = api.replace(&name, &claims::post(MANAGER), &scale.set).await;
         if unless_gone(answer).attempt("scale replica set", &name)?.is_some() {
             self.record_scaling(deployment, &name, scale.from, scale.to);
         }
@@ -143,7 +120,7 @@ impl Deployments {
         api: &Api<ReplicaSet>,
     ) -> Result<bool, Error> {
         let name = set.name_any();
-        let answer = api.create(&params(), set).await;
+        let answer = api.create(&claims::post(MANAGER), set).await;
         if answer.as_ref().is_err_and(is_namespace_terminating) {
             return Ok(true);
         }
@@ -165,8 +142,10 @@ impl Deployments {
     ) -> Result<Option<Deployment>, Error> {
         let patch = json!({"metadata": {
             "uid": deployment.metadata.uid, "annotations": {deployment::REVISION: revision}}});
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let answer = self.api(deployment).patch(&deployment.name_any(), &params, &Patch::Merge(patch)).await;
+        let answer = self
+            .api(deployment)
+            .patch(&deployment.name_any(), &claims::patch(MANAGER), &Patch::Merge(patch))
+            .await;
         unless_gone(answer).attempt("write the revision of", deployment.name_any())
     }
 
@@ -175,28 +154,16 @@ impl Deployments {
             return Ok(());
         }
         let updated = Deployment { status: Some(status), ..deployment.clone() };
-        let answer = self.api(deployment).replace_status(&deployment.name_any(), &params(), &updated).await;
+        let answer = self
+            .api(deployment)
+            .replace_status(&deployment.name_any(), &claims::post(MANAGER), &updated)
+            .await;
         unless_gone(answer).attempt("write the status of", deployment.name_any()).map(drop)
     }
 
     fn api(&self, deployment: &Deployment) -> Api<Deployment> {
         Api::namespaced(self.views.client.clone(), &deployment.namespace().unwrap_or_default())
     }
-}
-
-fn params() -> PostParams {
-    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
-}
-
-async fn set_owners(
-    api: &Api<ReplicaSet>,
-    set: &ReplicaSet,
-    owners: Vec<OwnerReference>,
-) -> Result<ReplicaSet, kube::Error> {
-    let patch = json!({"metadata": {
-        "uid": set.metadata.uid, "resourceVersion": set.metadata.resource_version, "ownerReferences": owners}});
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    api.patch(&set.name_any(), &params, &Patch::Merge(patch)).await
 }
 
 fn set_changed(change: &Change<ReplicaSet>, views: &Views, queue: &Queue<ObjectKey>) {

@@ -1,5 +1,6 @@
 //! Runs the EndpointSlice decider.
 
+use crate::claims;
 use crate::error::{Attempt, Error, is_namespace_terminating, unless_gone};
 use crate::ledger::Ledger;
 use crate::views::Views;
@@ -11,7 +12,7 @@ use ambit_runtime::Shutdown;
 use ambit_workloads::endpoint_slice::{self, Surroundings};
 use ambit_workloads::selector;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,7 +85,7 @@ impl EndpointSlices {
             self.create(&owner, slice, &api).await?;
         }
         for slice in &plan.update {
-            let answer = api.replace(&slice.name_any(), &params(), slice).await;
+            let answer = api.replace(&slice.name_any(), &claims::post(MANAGER), slice).await;
             unless_gone(answer).attempt("update endpoint slice", slice.name_any())?;
         }
         for slice in &plan.delete {
@@ -100,7 +101,7 @@ impl EndpointSlices {
         api: &Api<EndpointSlice>,
     ) -> Result<(), Error> {
         self.ledger.update(owner, |expectations, _| expectations.creating());
-        match api.create(&params(), slice).await {
+        match api.create(&claims::post(MANAGER), slice).await {
             Ok(created) => {
                 let uid = created.uid().unwrap_or_default();
                 self.ledger.update(owner, |expectations, tick| expectations.created(&uid, tick));
@@ -134,10 +135,6 @@ impl EndpointSlices {
         }
         unless_gone(answer).attempt("delete endpoint slice", slice.name_any()).map(drop)
     }
-}
-
-fn params() -> PostParams {
-    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// Services that take the pod, before or after.

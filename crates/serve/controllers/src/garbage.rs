@@ -2,13 +2,14 @@
 
 mod monitors;
 
+use crate::claims;
 use crate::error::{Attempt, Error, unless_gone};
 use crate::views::Views;
 use ambit_api::meta::OwnerReference;
 use ambit_kube::{EventRecorder, EventType, Next, Queue};
 use ambit_runtime::{Blocker, Shutdown};
 use ambit_workloads::garbage::{Action, FOREGROUND, Graph, Node, Owner, Propagation};
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions, PropagationPolicy};
 use kube::core::PartialObjectMeta;
 use kube::discovery::{ApiResource, Scope};
 use kube::{Client, ResourceExt};
@@ -18,6 +19,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Name of this controller in field ownership.
+const MANAGER: &str = "garbage-collector";
 /// How soon to ask again about an owner that nobody can judge now.
 const UNKNOWN_DELAY: Duration = Duration::from_secs(5);
 /// How soon to ask again about an owner that exists but that no view shows: its end would not be noticed.
@@ -173,7 +176,7 @@ impl Garbage {
         metadata["uid"] = json!(live.metadata.uid);
         metadata["resourceVersion"] = json!(live.metadata.resource_version);
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        let answer = self.api(node).patch_metadata(&node.name, &PatchParams::default(), &patch).await;
+        let answer = self.api(node).patch_metadata(&node.name, &claims::patch(MANAGER), &patch).await;
         unless_gone(answer).attempt("write the metadata of", &node.name).map(drop)
     }
 

@@ -1,6 +1,7 @@
 //! Runs the controllers of decide/workloads on queues.
 //! It never decides: it reads, asks a decider, writes.
 
+mod claims;
 mod deployments;
 mod endpoint_slices;
 mod error;

@@ -1,5 +1,6 @@
 //! Keeps the default ServiceAccount and the root certificate in every namespace.
 
+use crate::claims;
 use crate::error::{Attempt, Error, is_namespace_terminating, unless_exists, unless_gone};
 use crate::views::Views;
 use ambit_api::core::v1::{ConfigMap, Namespace, ServiceAccount};
@@ -7,7 +8,7 @@ use ambit_kube::{Change, Next, Queue};
 use ambit_runtime::Shutdown;
 use ambit_workloads::{root_ca, service_account};
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 
 pub(crate) struct NamespaceDefaults {
     views: Views,
@@ -43,12 +44,12 @@ impl NamespaceDefaults {
         let account = self.views.service_accounts.get(Some(&name), service_account::NAME);
         if let Some(account) = service_account::plan(&namespace, account.as_deref()) {
             let api: Api<ServiceAccount> = Api::namespaced(self.views.client.clone(), &name);
-            let answer = api.create(&params("service-account-controller"), &account).await;
+            let answer = api.create(&claims::post("service-account-controller"), &account).await;
             created(answer).attempt("create the default service account of", &name)?;
         }
         let map = self.views.root_cas.get(Some(&name), root_ca::NAME);
         let api: Api<ConfigMap> = Api::namespaced(self.views.client.clone(), &name);
-        let params = params("root-ca-cert-publisher");
+        let params = claims::post("root-ca-cert-publisher");
         match root_ca::plan(&namespace, map.as_deref(), &self.root_ca_pem) {
             Some(root_ca::Write::Create(map)) => {
                 created(api.create(&params, &map).await).attempt("publish the root certificate to", &name)?;
@@ -61,10 +62,6 @@ impl NamespaceDefaults {
         }
         Ok(Next::Done)
     }
-}
-
-fn params(manager: &str) -> PostParams {
-    PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() }
 }
 
 /// The view may lag: what exists already is as good, and a namespace that has gone or is going needs nothing.

@@ -1,5 +1,6 @@
 //! Runs the namespace life-cycle.
 
+use crate::claims;
 use crate::error::{Attempt, Error, unless_gone};
 use crate::namespace_contents;
 use crate::views::Views;
@@ -8,9 +9,11 @@ use ambit_kube::{Change, Next, Queue};
 use ambit_runtime::{Clock, Shutdown};
 use ambit_workloads::namespace::{self, Step};
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use std::time::Duration;
 
+/// Name of this controller in field ownership.
+const MANAGER: &str = "namespace-controller";
 /// How soon to look again whether what is being deleted has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -54,7 +57,7 @@ impl Namespaces {
             namespace
         } else {
             let updated = Namespace { status: Some(status), ..namespace };
-            let answer = api.replace_status(&name, &PostParams::default(), &updated).await;
+            let answer = api.replace_status(&name, &claims::post(MANAGER), &updated).await;
             let Some(updated) = unless_gone(answer).attempt("write the status of namespace", &name)? else {
                 return Ok(Next::Done);
             };
@@ -65,7 +68,7 @@ impl Namespaces {
             return Ok(Next::After(LOOK_AGAIN));
         }
         let finalized = namespace::finalized(&namespace);
-        let answer = api.replace_subresource("finalize", &name, &PostParams::default(), &finalized).await;
+        let answer = api.replace_subresource("finalize", &name, &claims::post(MANAGER), &finalized).await;
         unless_gone(answer).attempt("finalize namespace", &name)?;
         tracing::info!(namespace = name, "emptied a namespace and let it go");
         Ok(Next::Done)

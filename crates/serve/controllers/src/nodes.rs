@@ -1,5 +1,6 @@
 //! Runs the judgement on silent nodes.
 
+use crate::claims;
 use crate::error::{Attempt, Error, unless_gone};
 use crate::views::Views;
 use ambit_api::coordination::v1::Lease;
@@ -7,11 +8,13 @@ use ambit_api::core::v1::Node;
 use ambit_kube::{Change, EventRecorder, EventType, Next, Queue};
 use ambit_runtime::{Clock, Shutdown};
 use ambit_workloads::node_health::{self, Verdict};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use std::time::Duration;
 
+/// Name of this controller in field ownership.
+const MANAGER: &str = "node-controller";
 /// Added to the moment of judgement, so that it does not come just before the silence is complete.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -51,7 +54,7 @@ impl Nodes {
         };
         let api: Api<Node> = Api::all(self.views.client.clone());
         let patch = json!({"metadata": {"uid": node.metadata.uid}, "status": {"conditions": conditions}});
-        let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let answer = api.patch_status(&name, &claims::patch(MANAGER), &Patch::Strategic(patch)).await;
         unless_gone(answer).attempt("write the status of node", &name)?;
         tracing::warn!(node = name, "the node fell silent");
         let message = format!("Node {name} status is now: NodeNotReady");

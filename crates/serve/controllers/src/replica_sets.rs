@@ -1,19 +1,18 @@
 //! Runs the ReplicaSet decider.
 
+use crate::claims::{self, Claimant};
 use crate::error::{Attempt, Error, is_namespace_terminating, unless_gone};
 use crate::ledger::Ledger;
 use crate::views::Views;
 use ambit_api::apps::v1::ReplicaSet;
 use ambit_api::core::v1::Pod;
-use ambit_api::meta::OwnerReference;
 use ambit_kube::{Change, EventRecorder, EventType, Next, ObjectKey, Queue};
 use ambit_runtime::{Clock, Shutdown};
-use ambit_workloads::replica_set::{self, Plan};
+use ambit_workloads::replica_set;
 use ambit_workloads::{ownership, selector};
 use futures::future::join_all;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
-use serde_json::json;
 use std::sync::Arc;
 
 /// Name of this controller in field ownership.
@@ -64,7 +63,9 @@ impl ReplicaSets {
             self.views.pods.list_in(namespace)
         };
         let plan = replica_set::plan(&set, &pods, &self.ledger.snapshot(&uid), Clock.timestamp());
-        self.claim(&set, &plan, &api).await?;
+        let claimant = Claimant { client: &self.views.client, manager: MANAGER, owner: set.as_ref() };
+        claimant.adopt(&plan.adopt).await?;
+        claimant.release(&plan.release).await?;
         let created = self.create(&set, plan.create, &api).await;
         let deleted = self.delete(&set, &plan.delete, &api).await;
         let failure = match (&created, &deleted) {
@@ -76,33 +77,6 @@ impl ReplicaSets {
         self.write_status(&set, status).await?;
         created.and(deleted)?;
         Ok(plan.look_again.map_or(Next::Done, Next::After))
-    }
-
-    /// Takes and lets go of pods.
-    async fn claim(&self, set: &ReplicaSet, plan: &Plan, api: &Api<Pod>) -> Result<(), Error> {
-        if !plan.adopt.is_empty() && self.still_exists(set).await? {
-            for pod in &plan.adopt {
-                let mut owners = pod.metadata.owner_references.clone().unwrap_or_default();
-                owners.push(ownership::controller_reference("apps/v1", "ReplicaSet", &set.metadata));
-                set_owners(api, pod, owners).await.attempt("adopt pod", pod.name_any())?;
-            }
-        }
-        for pod in &plan.release {
-            let mut owners = pod.metadata.owner_references.clone().unwrap_or_default();
-            owners.retain(|owner| Some(&owner.uid) != set.metadata.uid.as_ref());
-            unless_gone(set_owners(api, pod, owners).await).attempt("release pod", pod.name_any())?;
-        }
-        Ok(())
-    }
-
-    /// Nobody may adopt for an owner that has gone in the meantime: the pods would be deleted with it.
-    async fn still_exists(&self, set: &ReplicaSet) -> Result<bool, Error> {
-        let namespace = set.namespace().unwrap_or_default();
-        let api: Api<ReplicaSet> = Api::namespaced(self.views.client.clone(), &namespace);
-        let live = api.get_metadata_opt(&set.name_any()).await.attempt("read replica set", set.name_any())?;
-        Ok(live.is_some_and(|live| {
-            live.metadata.uid == set.metadata.uid && live.metadata.deletion_timestamp.is_none()
-        }))
     }
 
     /// Creates in batches of 1, 2, 4, …: a template that the server refuses costs one request, not hundreds.
@@ -121,8 +95,7 @@ impl ReplicaSets {
     async fn create_one(&self, set: &ReplicaSet, api: &Api<Pod>) -> Result<(), Error> {
         let owner = set.uid().unwrap_or_default();
         self.ledger.update(&owner, |expectations, _| expectations.creating());
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        match api.create(&params, &replica_set::new_pod(set)).await {
+        match api.create(&claims::post(MANAGER), &replica_set::new_pod(set)).await {
             Ok(pod) => {
                 let uid = pod.uid().unwrap_or_default();
                 self.ledger.update(&owner, |expectations, tick| expectations.created(&uid, tick));
@@ -179,18 +152,9 @@ impl ReplicaSets {
         let api: Api<ReplicaSet> =
             Api::namespaced(self.views.client.clone(), &set.namespace().unwrap_or_default());
         let updated = ReplicaSet { status: Some(status), ..set.clone() };
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        let answer = api.replace_status(&set.name_any(), &params, &updated).await;
+        let answer = api.replace_status(&set.name_any(), &claims::post(MANAGER), &updated).await;
         unless_gone(answer).attempt("write the status of", set.name_any()).map(drop)
     }
-}
-
-/// Writes owner references if the pod is still the one, and the version, that was decided about.
-async fn set_owners(api: &Api<Pod>, pod: &Pod, owners: Vec<OwnerReference>) -> Result<Pod, kube::Error> {
-    let patch = json!({"metadata": {
-        "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "ownerReferences": owners}});
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    api.patch(&pod.name_any(), &params, &Patch::Merge(patch)).await
 }
 
 fn text(error: &Error) -> String {

@@ -1,14 +1,14 @@
 //! Runs the scheduling decision: binds pods, and says why when none can be.
 
+use crate::claims;
 use crate::error::{Attempt, Error, unless_gone};
 use crate::views::Views;
 use ambit_api::core::v1::{Binding, Node, ObjectReference, Pod};
-use ambit_api::meta::ObjectMeta;
-use ambit_api::meta::Time;
+use ambit_api::meta::{ObjectMeta, Time};
 use ambit_kube::{Change, EventRecorder, EventType, Next, ObjectKey, Queue};
 use ambit_runtime::{Clock, Shutdown};
 use ambit_workloads::schedule::{self, Verdict};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -89,7 +89,8 @@ impl Scheduler {
                 ..ObjectReference::default()
             },
         };
-        let answer = self.api(pod).create_subresource("binding", &name, &params(), &binding).await;
+        let answer =
+            self.api(pod).create_subresource("binding", &name, &claims::post(MANAGER), &binding).await;
         match answer {
             Ok::<serde_json::Value, _>(_) => {
                 let message = format!("Successfully assigned {namespace}/{name} to {node}");
@@ -118,18 +119,16 @@ impl Scheduler {
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [{
             "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
             "lastTransitionTime": since}]}});
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let answer = self.api(pod).patch_status(&pod.name_any(), &params, &Patch::Strategic(patch)).await;
+        let answer = self
+            .api(pod)
+            .patch_status(&pod.name_any(), &claims::patch(MANAGER), &Patch::Strategic(patch))
+            .await;
         unless_gone(answer).attempt("write the status of pod", pod.name_any()).map(drop)
     }
 
     fn api(&self, pod: &Pod) -> Api<Pod> {
         Api::namespaced(self.views.client.clone(), &pod.namespace().unwrap_or_default())
     }
-}
-
-fn params() -> PostParams {
-    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
 }
 
 fn waits(pod: &Pod) -> bool {

@@ -1,5 +1,6 @@
 //! One cluster per test: API server, controllers, and a node that only flips the status of its pods.
 
+use ambit_api::apiextensions::CustomResourceDefinition;
 use ambit_api::core::v1::{Namespace, Node, Pod};
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_controllers::Settings;
@@ -7,7 +8,8 @@ use ambit_kube::{Change, Informers, Next, ObjectKey, Query, Queue};
 use ambit_runtime::{Readiness, Shutdown};
 use ambit_trust::pki::ClusterPki;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::NamespaceResourceScope;
+use kube::core::{GroupVersionKind, NamespaceResourceScope};
+use kube::discovery::ApiResource;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -117,6 +119,21 @@ impl Cluster {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a namespace");
         namespaces.create(&PostParams::default(), &namespace).await.expect("the namespace is created");
+    }
+
+    /// Defines a custom kind in the group `test.ambit.dev`.
+    pub(crate) async fn define(&self, plural: &str, kind: &str, scope: &str) -> ApiResource {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let definition = json!({
+            "metadata": {"name": format!("{plural}.test.ambit.dev")},
+            "spec": {"group": "test.ambit.dev", "scope": scope,
+                "names": {"plural": plural, "kind": kind},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+        });
+        let definition = serde_json::from_value(definition).expect("a definition");
+        definitions.create(&PostParams::default(), &definition).await.expect("it is defined");
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("test.ambit.dev", "v1", kind), plural)
     }
 
     pub(crate) async fn patch_status<K>(&self, api: &Api<K>, name: &str, status: Value)

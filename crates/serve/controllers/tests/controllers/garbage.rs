@@ -1,11 +1,9 @@
 //! Owner garbage collection over built-in and custom kinds.
 
 use crate::cluster::{Cluster, eventually};
-use ambit_api::apiextensions::CustomResourceDefinition;
 use ambit_api::core::v1::{ConfigMap, Event};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::discovery::ApiResource;
 use serde_json::{Value, json};
 
 fn owned(name: &str, owners: &[(&str, &ConfigMap)]) -> Value {
@@ -122,23 +120,7 @@ async fn an_owner_in_another_namespace_is_reported_and_does_not_hold() {
 #[tokio::test]
 async fn custom_kinds_take_part_as_soon_as_they_are_defined() {
     let cluster = Cluster::start().await;
-    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let definition = json!({
-        "metadata": {"name": "widgets.test.ambit.dev"},
-        "spec": {"group": "test.ambit.dev", "scope": "Namespaced",
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
-    });
-    let definition = serde_json::from_value(definition).expect("a definition");
-    definitions.create(&PostParams::default(), &definition).await.expect("it is defined");
-    let kind = ApiResource {
-        group: "test.ambit.dev".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "test.ambit.dev/v1".to_owned(),
-        kind: "Widget".to_owned(),
-        plural: "widgets".to_owned(),
-    };
+    let kind = cluster.define("widgets", "Widget", "Namespaced").await;
     let widgets: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), "default", &kind);
     let widget = json!({"apiVersion": "test.ambit.dev/v1", "kind": "Widget", "metadata": {"name": "w"}});
     let widget: DynamicObject = serde_json::from_value(widget).expect("a widget");

@@ -6,7 +6,7 @@ use ambit_api::core::v1::ConfigMap;
 use ambit_kube::{Change, Informers, ObjectKey, Query};
 use ambit_runtime::Shutdown;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::PartialObjectMeta;
+use kube::core::{GroupVersionKind, PartialObjectMeta};
 use kube::discovery::ApiResource;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -58,29 +58,17 @@ async fn an_informer_shows_what_its_query_takes_and_reports_each_change() {
 #[tokio::test]
 async fn an_informer_of_an_undefined_kind_is_empty_and_comes_alive_with_its_definition() {
     let cluster = Cluster::bare().await;
-    let kind = ApiResource {
-        group: "test.ambit.dev".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "test.ambit.dev/v1".to_owned(),
-        kind: "Gadget".to_owned(),
-        plural: "gadgets".to_owned(),
-    };
+    let kind = ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("test.ambit.dev", "v1", "Gadget"),
+        "gadgets",
+    );
     let informers = Informers::new(cluster.client.clone());
     let gadgets = informers.informer_of::<DynamicObject>(kind.clone(), Query::all());
     let stop = Shutdown::new();
     informers.run_and_wait(&stop).await.expect("an absent kind counts as synced");
     assert!(gadgets.has_synced() && gadgets.list().is_empty());
 
-    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let definition = json!({
-        "metadata": {"name": "gadgets.test.ambit.dev"},
-        "spec": {"group": "test.ambit.dev", "scope": "Cluster",
-            "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
-    });
-    let definition = serde_json::from_value(definition).expect("a definition");
-    definitions.create(&PostParams::default(), &definition).await.expect("it is defined");
+    assert_eq!(cluster.define("gadgets", "Gadget", "Cluster").await, kind);
     let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &kind);
     let gadget = json!({"apiVersion": "test.ambit.dev/v1", "kind": "Gadget", "metadata": {"name": "g"}});
     let gadget: DynamicObject = serde_json::from_value(gadget).expect("a gadget");
@@ -88,6 +76,7 @@ async fn an_informer_of_an_undefined_kind_is_empty_and_comes_alive_with_its_defi
         .await;
     eventually("the object to be shown", async || gadgets.get(None, "g")).await;
 
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     definitions.delete("gadgets.test.ambit.dev", &DeleteParams::default()).await.expect("it is deleted");
     eventually("the view empty again", async || gadgets.list().is_empty().then_some(())).await;
     stop.cancel();
