@@ -351,7 +351,9 @@ pub(crate) async fn expire_events(cluster: &Arc<Cluster>, age: std::time::Durati
             ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"]
                 .into_iter()
                 .find_map(|field| text(&event, field).parse::<jiff::Timestamp>().ok());
-        last.is_none_or(|last| now.duration_since(last).unsigned_abs() > age)
+        last.is_none_or(|last| {
+            now.duration_since(last).try_into().is_ok_and(|since: std::time::Duration| since > age)
+        })
     });
     for ((namespace, name), _) in expired.take(EXPIRED_MAX) {
         let target = Target::new(&kind, &namespace, &name);

@@ -65,7 +65,7 @@ pub enum DiskError {
         path: PathBuf,
         /// Why not.
         #[source]
-        source: redb::Error,
+        source: Box<redb::Error>,
     },
 }
 
@@ -176,7 +176,7 @@ impl Disk {
     fn io(&self, action: &'static str, source: redb::Error) -> DiskError {
         match source {
             redb::Error::Corrupted(detail) => self.damaged(detail),
-            source => DiskError::Io { action, path: self.path.clone(), source },
+            source => DiskError::Io { action, path: self.path.clone(), source: Box::new(source) },
         }
     }
 }
@@ -189,7 +189,7 @@ fn open_error(path: &Path, error: redb::DatabaseError) -> DiskError {
         redb::Error::Io(e) if e.kind() == std::io::ErrorKind::InvalidData => {
             DiskError::Damaged { path, detail: e.to_string() }
         }
-        source => DiskError::Io { action: "open", path, source },
+        source => DiskError::Io { action: "open", path, source: Box::new(source) },
     }
 }
 

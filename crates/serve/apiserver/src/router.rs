@@ -109,7 +109,10 @@ async fn resources(
         return subresource(cluster, call, &target, address).await;
     }
     let not_allowed = || Failure::method_not_allowed(&target.kind, verb);
-    if !target.kind.has_verb(verb) {
+    // Collections are created in, objects are changed.
+    let misplaced = matches!(verb, "update" | "patch") && target.name.is_empty()
+        || verb == "create" && !target.name.is_empty();
+    if misplaced || !target.kind.has_verb(verb) {
         return Err(not_allowed());
     }
     match verb {

@@ -209,3 +209,6 @@ async fn upkeep(cluster: &Arc<Cluster>, shutdown: &Shutdown) {
         crate::delete::expire_events(cluster, EVENT_AGE).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,13 @@ struct Watcher {
     news: Receiver<Revision>,
     stopping: Shutdown,
     columns_sent: bool,
-    ended: bool,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Ended,
 }
 
 /// Answers a stream of events.
@@ -169,7 +175,7 @@ impl Watcher {
             news,
             stopping,
             columns_sent: false,
-            ended: false,
+            state: State::Running,
             cluster,
         })
     }
@@ -177,7 +183,7 @@ impl Watcher {
     /// The next chunk of the stream; `None` at its end. Cancel safe: nothing is taken before it is returned.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.ended {
+            if self.state == State::Ended {
                 return None;
             }
             if let Some(chunk) = self.initial_chunk() {
@@ -187,7 +193,7 @@ impl Watcher {
             self.news.mark_unchanged();
             match self.cluster.db.events(&self.collection, self.reached, BATCH_EVENTS_MAX) {
                 Err(compacted) => {
-                    self.ended = true;
+                    self.state = State::Ended;
                     return Some(line("ERROR", &encode(&Failure::expired(compacted).status())));
                 }
                 Ok((events, upto)) => {
@@ -217,7 +223,9 @@ impl Watcher {
         // Every arm is cancel safe: a cancelled wait loses nothing.
         tokio::select! {
             changed = self.news.changed() => {
-                self.ended = changed.is_err();
+                if changed.is_err() {
+                    self.state = State::Ended;
+                }
                 None
             }
             () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
@@ -225,11 +233,11 @@ impl Watcher {
                 Some(self.bookmark(None))
             }
             () = tokio::time::sleep_until(self.deadline) => {
-                self.ended = true;
+                self.state = State::Ended;
                 self.bookmarks.then(|| self.bookmark(None))
             }
             () = self.stopping.cancelled() => {
-                self.ended = true;
+                self.state = State::Ended;
                 None
             }
         }

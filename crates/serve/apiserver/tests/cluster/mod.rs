@@ -1,4 +1,5 @@
 //! A server of a test, with clients of it.
+#![allow(dead_code, reason = "each test binary uses some of this")]
 
 use ambit_apiserver::{ApiServer, Settings, Storage};
 use ambit_runtime::{Readiness, Shutdown};
@@ -47,8 +48,13 @@ impl TestCluster {
 
     /// An administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> String {
+        self.kubeconfig_for(self.address, self.pki.ca_pem())
+    }
+
+    /// This cluster's administrator, for a server elsewhere.
+    pub(crate) fn kubeconfig_for(&self, address: SocketAddr, ca_pem: &str) -> String {
         let admin = self.pki.issue_client("admin", &["system:masters"], Duration::from_secs(600)).unwrap();
-        kubeconfig(&format!("https://{}", self.address), self.pki.ca_pem(), &admin.cert_pem, &admin.key_pem)
+        kubeconfig(&format!("https://{address}"), ca_pem, &admin.cert_pem, &admin.key_pem)
     }
 
     /// A client over TLS, with the administrator's certificate.
