@@ -1,4 +1,5 @@
 //! One suite of client behaviour, run against the server in process and over TLS.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cluster;
 

@@ -1,4 +1,5 @@
 //! Acknowledged means durable: a server that is killed comes back with every answered write.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use ambit_api::core::v1::ConfigMap;
 use ambit_apiserver::{ApiServer, DiskError, Error, Settings, Storage};

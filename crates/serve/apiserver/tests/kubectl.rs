@@ -1,4 +1,5 @@
 //! kubectl, unmodified, against the server over TLS.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cluster;
 
