@@ -71,6 +71,12 @@ pub enum Error {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// There is no running node.
+    #[error("no node runs on {}: start one with `ambit up`, or name its state directory", dir.display())]
+    NoNode {
+        /// Its state directory.
+        dir: PathBuf,
+    },
     /// An image archive cannot be imported.
     #[error("cannot import the image {}: {problem}", path.display())]
     Image {

@@ -3,6 +3,7 @@
 use crate::containerd::Programs;
 use crate::cri::Cri;
 use crate::error::Error;
+use crate::layout::Layout;
 use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -24,15 +25,16 @@ const ARCHIVE_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// The image of the pause process.
 pub const PAUSE_IMAGE: &str = "ambit.local/pause:1";
 
-/// An image that holds one static binary and nothing else, as an archive in OCI layout.
-/// `entrypoint` is the binary's path in the image.
+/// An image that holds one static binary and nothing else, as an archive in OCI layout. The binary stands at the image's
+/// root under its own name, and is what the image runs.
 ///
 /// # Errors
 /// The binary cannot be read.
-pub fn scratch_image(binary: &Path, name: &str, entrypoint: &str) -> Result<Vec<u8>, Error> {
+pub fn scratch_image(binary: &Path, name: &str) -> Result<Vec<u8>, Error> {
     let contents = std::fs::read(binary).map_err(Error::file("read", binary))?;
+    let file_name = binary.file_name().unwrap_or_default().to_string_lossy();
     // Writing to memory does not fail.
-    build(&contents, name, entrypoint).map_err(Error::file("pack", binary))
+    build(&contents, name, &format!("/{file_name}")).map_err(Error::file("pack", binary))
 }
 
 fn build(binary: &[u8], name: &str, entrypoint: &str) -> io::Result<Vec<u8>> {
@@ -102,36 +104,43 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Imports an image archive (docker or OCI layout) into the containerd that listens on `containerd_socket`.
+/// Imports an image archive (docker or OCI layout) into the running node whose state is in `state_dir`, and returns the
+/// names of its images.
 ///
 /// # Errors
-/// The file cannot be read or is no image archive, or containerd does not answer.
-pub async fn import_image(containerd_socket: &Path, file: &Path) -> Result<(), Error> {
+/// No node runs there, the file cannot be read or is no image archive, or containerd does not answer.
+pub async fn import_image(state_dir: &Path, file: &Path) -> Result<Vec<String>, Error> {
     let programs = Programs::find()?;
     let metadata = std::fs::metadata(file).map_err(Error::file("read", file))?;
     if metadata.len() > ARCHIVE_BYTES_MAX {
         let problem = format!("it is larger than {} GiB", ARCHIVE_BYTES_MAX >> 30);
         return Err(Error::Image { path: file.to_owned(), problem });
     }
-    import(&programs, containerd_socket, file).await
+    let socket = Layout::new(state_dir)?.socket();
+    if !socket.exists() {
+        return Err(Error::NoNode { dir: state_dir.to_owned() });
+    }
+    import(&programs, &socket, file).await
 }
 
 /// Makes a scratch image of a binary and has the runtime know it by `name`.
 pub(crate) async fn import_binary(
     programs: &Programs,
     socket: &Path,
-    (binary, name, entrypoint): (&Path, &str, &str),
+    binary: &Path,
+    name: &str,
 ) -> Result<(), Error> {
-    let archive = scratch_image(binary, name, entrypoint)?;
+    let archive = scratch_image(binary, name)?;
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let path = dir.join("import.tar");
     std::fs::write(&path, archive).map_err(Error::file("write", &path))?;
     let imported = import(programs, socket, &path).await;
     let _ = std::fs::remove_file(&path);
-    imported
+    imported.map(drop)
 }
 
-pub(crate) async fn import(programs: &Programs, socket: &Path, file: &Path) -> Result<(), Error> {
+/// Imports an archive and returns the names of its images, as `ctr` prints them: `unpacking NAME (DIGEST)...done`.
+pub(crate) async fn import(programs: &Programs, socket: &Path, file: &Path) -> Result<Vec<String>, Error> {
     let command = Command::new(&programs.ctr)
         .arg("--address")
         .arg(socket)
@@ -150,7 +159,9 @@ pub(crate) async fn import(programs: &Programs, socket: &Path, file: &Path) -> R
         let text = String::from_utf8_lossy(&output.stderr);
         return Err(problem(text.trim().trim_start_matches("ctr: ").to_owned()));
     }
-    Ok(())
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names = text.lines().filter_map(|line| line.strip_prefix("unpacking ")?.split_whitespace().next());
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// Waits until the runtime has noticed an image.
@@ -205,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_missing_binary_is_named() {
-        let error = scratch_image(Path::new("/no/such/binary"), "n", "/n").unwrap_err();
+        let error = scratch_image(Path::new("/no/such/binary"), "n").unwrap_err();
         assert_eq!(error.to_string(), "cannot read /no/such/binary");
     }
 }

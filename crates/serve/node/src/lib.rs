@@ -19,16 +19,11 @@ mod settings;
 mod slices;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use error::Error;
 pub use images::{PAUSE_IMAGE, import_image, scratch_image};
 pub use resolv::ResolvConf;
 pub use run::run;
 pub use settings::{ClusterServices, MeshPlugin, Settings};
-
-use std::path::{Path, PathBuf};
-
-/// The containerd socket of the node whose state is in `state_dir`.
-pub fn containerd_socket(state_dir: &Path) -> PathBuf {
-    state_dir.join("run/containerd.sock")
-}

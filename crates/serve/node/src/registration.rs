@@ -48,18 +48,18 @@ pub(crate) async fn register(context: &Context, runtime_version: &str) -> Result
             within("create the Node", api.create(&PostParams::default(), &node)).await?;
         }
         Some(_) => {
-            let patch =
-                json!({ "metadata": { "labels": node.metadata.labels }, "spec": { "unschedulable": null } });
+            let patch = json!({ "metadata": { "labels": node.metadata.labels } });
             let params = PatchParams::default();
             within("update the Node", api.patch(name, &params, &Patch::Merge(patch))).await?;
         }
     }
-    write_status(context, runtime_version, Ready::Yes).await
+    write_status(context, runtime_version, &Ready::Yes).await
 }
 
-/// Renews the lease, and the status now and then, until `shutdown`; then says that the node is no longer ready.
+/// Renews the lease, and the status when it changes and now and then, until `shutdown`.
 pub(crate) async fn keep_alive(context: &Context, node: &Node, runtime_version: &str, shutdown: &Shutdown) {
     let mut renewals = 0_u32;
+    let mut written = Ready::Yes;
     loop {
         if let Err(error) = renew(context, node).await {
             warn!(error = %error.full_text(), "cannot renew the node's lease");
@@ -70,10 +70,11 @@ pub(crate) async fn keep_alive(context: &Context, node: &Node, runtime_version: 
             Ok(Some(why)) => Ready::No(why),
             Err(error) => Ready::No(error.full_text()),
         };
-        if (renewals.is_multiple_of(STATUS_EVERY) || ready != Ready::Yes)
-            && let Err(error) = write_status(context, runtime_version, ready).await
-        {
-            warn!(error = %error.full_text(), "cannot write the node's status");
+        if renewals.is_multiple_of(STATUS_EVERY) || ready != written {
+            match write_status(context, runtime_version, &ready).await {
+                Ok(_) => written = ready,
+                Err(error) => warn!(error = %error.full_text(), "cannot write the node's status"),
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(RENEW_INTERVAL) => {}
@@ -123,11 +124,11 @@ fn node(context: &Context) -> Node {
     }
 }
 
-async fn write_status(context: &Context, runtime_version: &str, ready: Ready) -> Result<Node, Error> {
+async fn write_status(context: &Context, runtime_version: &str, ready: &Ready) -> Result<Node, Error> {
     let api: Api<Node> = Api::all(context.client.clone());
     let name = &context.settings.node_name;
     let stored = within("read the Node", api.get(name)).await?;
-    let status = status(context, &stored, runtime_version, &ready);
+    let status = status(context, &stored, runtime_version, ready);
     let patch = json!({ "status": status });
     let params = PatchParams::default();
     within("write the Node's status", api.patch_status(name, &params, &Patch::Strategic(patch))).await

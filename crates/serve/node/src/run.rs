@@ -46,32 +46,52 @@ pub async fn run(
     }
     let layout = Layout::new(&settings.state_dir)?;
     let programs = Programs::find()?;
-    std::fs::create_dir_all(layout.run_dir()).map_err(Error::file("make the directory", layout.run_dir()))?;
-    cni::install(&settings, &layout)?;
+    let bridge = settings.bridge.clone();
+    let outcome = start(settings, &layout, &programs, client, Outside { readiness, blocker, shutdown }).await;
+    // Whatever failed, and wherever: nothing half-done is left.
+    let cleaned = containerd::clean_up(&layout).await;
+    let unlinked = ambit_linux::link::remove(&bridge).map_err(Error::Link);
+    outcome.and(cleaned).and(unlinked)
+}
+
+/// What `run` was given to talk to the outside.
+struct Outside {
+    readiness: Readiness,
+    blocker: ambit_runtime::Blocker,
+    shutdown: Shutdown,
+}
+
+async fn start(
+    settings: Settings,
+    layout: &Layout,
+    programs: &Programs,
+    client: kube::Client,
+    outside: Outside,
+) -> Result<(), Error> {
+    let run_dir = layout.run_dir();
+    std::fs::create_dir_all(&run_dir).map_err(Error::file("make the directory", &run_dir))?;
+    cni::install(&settings, layout)?;
     let cri = Cri::new(&layout.socket());
-    let mut runtime = Runtime::start(layout.clone(), programs.clone(), PAUSE_IMAGE, &cri).await?;
     let informers = Informers::new(client.clone());
     let changed = Arc::new(Notify::new());
-    let context = Arc::new(context(settings, &layout, client, cri, (&informers, &changed))?);
-
-    let served =
-        serve(&context, &programs, &mut runtime, Parts { informers, changed, readiness, blocker, shutdown });
-    let outcome = served.await;
-
+    let context = Arc::new(context(settings, layout, client, cri, (&informers, &changed))?);
+    let mut runtime = Runtime::start(layout.clone(), programs.clone(), PAUSE_IMAGE, &context.cri).await?;
+    let stop = outside.shutdown.clone();
+    let served = serve(&context, programs, &mut runtime, Parts { informers, changed, outside }).await;
     info!("ending the node's pods");
     pods::end_all(&context).await;
     runtime.stop().await;
-    let cleaned = containerd::clean_up(&layout).await;
-    let unlinked = ambit_linux::link::remove(&context.settings.bridge).map_err(Error::Link);
-    outcome.and(cleaned).and(unlinked)
+    match served {
+        // Told to stop while it was still starting.
+        Err(Error::Informers(_)) if stop.is_cancelled() => Ok(()),
+        served => served,
+    }
 }
 
 struct Parts {
     informers: Informers,
     changed: Arc<Notify>,
-    readiness: Readiness,
-    blocker: ambit_runtime::Blocker,
-    shutdown: Shutdown,
+    outside: Outside,
 }
 
 fn context(
@@ -117,7 +137,7 @@ async fn serve(
     runtime: &mut Runtime,
     parts: Parts,
 ) -> Result<(), Error> {
-    let Parts { informers, changed, readiness, blocker, shutdown } = parts;
+    let Parts { informers, changed, outside: Outside { readiness, blocker, shutdown } } = parts;
     let server = Server::bind(Arc::clone(context)).await?;
     import_images(context, programs).await?;
     wait_for_network(&context.cri).await?;
@@ -158,9 +178,14 @@ async fn serve(
         tasks.spawn("service routing", async move { Ok(services.run(ready, token).await?) });
     }
     drop(blocker);
-    let watched = runtime.watch(context.clock, &group_shutdown).await;
-    group_shutdown.cancel();
-    let ended = tasks.join().await.map_err(|e| Error::Task(describe(&e)));
+    // Joined together: a part that fails cancels the token, which ends the watch, and the other way round.
+    let watch = async {
+        let watched = runtime.watch(context.clock, &group_shutdown).await;
+        group_shutdown.cancel();
+        watched
+    };
+    let (watched, ended) = tokio::join!(watch, tasks.join());
+    let ended = ended.map_err(|e| Error::Task(describe(&e)));
     if let Err(error) = informers.join().await {
         warn!(%error, "an informer failed");
     }
@@ -204,12 +229,14 @@ fn cluster_services(
 
 async fn import_images(context: &Context, programs: &Programs) -> Result<(), Error> {
     let socket = context.layout.socket();
-    let pause = (context.settings.pause_binary.as_path(), PAUSE_IMAGE, "/pause");
-    images::import_binary(programs, &socket, pause).await?;
+    images::import_binary(programs, &socket, &context.settings.pause_binary, PAUSE_IMAGE).await?;
+    images::wait_for_image(&context.cri, PAUSE_IMAGE).await?;
     for file in &context.settings.images {
-        images::import(programs, &socket, file).await?;
+        for name in images::import(programs, &socket, file).await? {
+            images::wait_for_image(&context.cri, &name).await?;
+        }
     }
-    images::wait_for_image(&context.cri, PAUSE_IMAGE).await
+    Ok(())
 }
 
 /// The runtime reads the network's configuration a moment after its start.

@@ -116,7 +116,7 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// The directories of a control group, one per hierarchy.
-pub(super) fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
+pub(crate) fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
     let relative = cgroup.trim_start_matches('/');
     let root = Path::new("/sys/fs/cgroup");
     let mut dirs = vec![root.join(relative)];

@@ -4,6 +4,8 @@ mod cleanup;
 mod config;
 mod process;
 
+#[cfg(test)]
+pub(crate) use cleanup::cgroup_dirs;
 pub(crate) use cleanup::{clean_up, remove_cgroup};
 pub(crate) use process::Runtime;
 

@@ -34,8 +34,7 @@ async fn start(settings: &Settings) -> (Layout, Cri, Runtime) {
     crate::cni::install(settings, &layout).unwrap();
     let cri = Cri::new(&layout.socket());
     let runtime = Runtime::start(layout.clone(), programs.clone(), PAUSE_IMAGE, &cri).await.unwrap();
-    let pause = (settings.pause_binary.as_path(), PAUSE_IMAGE, "/pause");
-    images::import_binary(&programs, &layout.socket(), pause).await.unwrap();
+    images::import_binary(&programs, &layout.socket(), &settings.pause_binary, PAUSE_IMAGE).await.unwrap();
     images::wait_for_image(&cri, PAUSE_IMAGE).await.unwrap();
     testing::until("the network is ready", async || cri.not_ready().await.is_ok_and(|why| why.is_none()))
         .await;
