@@ -13,7 +13,8 @@
 //!   that the client never spoke to. Visiting the rules, it is rewritten back. The other ways out cost more: hiding
 //!   clients behind the gateway's address (policies and logs lose the source), or isolating the bridge's ports.
 //!   A pod that reaches itself through a service needs its port in hairpin mode as well (`hairpinMode` of the bridge
-//!   plugin).
+//!   plugin). While someone watches the bridge itself (`tcpdump -i`), the kernel also hands the rewritten frames to the
+//!   host, which routes them once more: datagrams to services then arrive twice.
 //!
 //! All three are put back as they were found when it ends. Connections that are already open are tracked by the kernel
 //! and keep their endpoint.

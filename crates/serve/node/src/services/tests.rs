@@ -133,6 +133,24 @@ fn a_service_may_lead_to_the_node_itself() {
 }
 
 #[test]
+fn watching_the_bridge_disturbs_no_connection() {
+    // The kernel then hands rewritten frames to the host as well, which routes them a second time: TCP does not mind.
+    on_node(async || {
+        let (client, server) = (pod(2), pod(3));
+        let host = Host::prepare(&settings()).await.unwrap();
+        let ports = [service([10, 96, 0, 20], Transport::Tcp, 80, &["10.244.0.3:8080"])];
+        host.apply(ServiceRules::new(surroundings(&settings()), ports).replace()).await.unwrap();
+        let _watching = ambit_linux::packet::PacketSocket::open("br0").unwrap();
+        let served = serve(&server, 8080, 20);
+        for _ in 0..20 {
+            assert_eq!(client.run(|| ask("10.96.0.20:80")).unwrap().unwrap(), "10.244.0.2");
+        }
+        served.join().unwrap();
+        host.restore().await.unwrap();
+    });
+}
+
+#[test]
 fn both_families_are_routed() {
     on_node(async || {
         let (client, server) = (pod(2), pod(3));
