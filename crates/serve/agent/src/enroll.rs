@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 const JOBS_MAX: usize = 1024;
 /// Work waiting for earlier work on the same pod: runtimes ask again, so that more is of no use.
 const WAITING_MAX: usize = 16;
-/// Time for the release of all pods at a stop.
-const RELEASE_DEADLINE: Duration = Duration::from_secs(20);
+/// Time for the release of all pods at a stop: shorter than what supervisors grant between SIGTERM and SIGKILL.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(4);
 
 enum Job {
     Start { event: Box<Event>, asker: Asker, reply: oneshot::Sender<Result<Answer, Error>> },
@@ -186,7 +186,9 @@ impl Owner {
         }
     }
 
+    /// The host first: it is the one thing that outlives the pods. Then all pods at once.
     async fn release_all(&mut self) -> Result<(), Error> {
+        self.context.probes.uninstall().await?;
         let pods: HashSet<ObjectKey> = self.entries.keys().cloned().collect();
         let context = &self.context;
         let all = self.entries.drain().map(|(key, entry)| async move {
@@ -197,7 +199,6 @@ impl Owner {
         });
         let all: FuturesUnordered<_> = all.collect();
         let ended = tokio::time::timeout(RELEASE_DEADLINE, all.collect::<Vec<()>>()).await;
-        context.probes.uninstall().await?;
         tracing::info!(pods = pods.len(), "released all pods");
         ended
             .map(drop)

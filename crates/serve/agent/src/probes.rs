@@ -51,7 +51,7 @@ impl Probes {
         self.change(|reply| Change::Set { uid, addresses, reply }).await
     }
 
-    /// Removes the host's rule and sets.
+    /// Removes the host's rule and sets. Removing a pod afterwards changes nothing.
     pub(crate) async fn uninstall(&self) -> Result<(), Error> {
         self.change(|reply| Change::Uninstall { reply }).await
     }
@@ -77,7 +77,10 @@ fn own(host: &NetNs, mut changes: mpsc::Receiver<Change>) {
         while let Some(change) = changes.blocking_recv() {
             let (outcome, reply) = match change {
                 Change::Set { uid, addresses, reply } => (set(&mut owners, &uid, &addresses), reply),
-                Change::Uninstall { reply } => (nft::apply(&plan_probe_removal()), reply),
+                Change::Uninstall { reply } => {
+                    owners.clear();
+                    (nft::apply(&plan_probe_removal()), reply)
+                }
             };
             // The one who asked may have given up.
             let _ = reply.send(outcome);
@@ -140,7 +143,9 @@ mod tests {
         probes.set("b", &[]).await.unwrap();
         probes.set("unknown", &[]).await.unwrap();
         assert!(!listed(&host).contains("elements"));
+        probes.set("b", &[ip("10.0.0.6")]).await.unwrap();
         probes.uninstall().await.unwrap();
+        probes.set("b", &[]).await.unwrap();
         assert_eq!(listed(&host), "");
     }
 }

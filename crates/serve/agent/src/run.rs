@@ -65,7 +65,7 @@ pub async fn run(
         policy: Arc::new(policy_of(&settings)),
         finder: Finder { proc_root: settings.proc_root.as_path().into(), node: host.id() },
         handover,
-        probes,
+        probes: probes.clone(),
     };
     let started = async {
         informers.run_and_wait(&stop).await?;
@@ -93,6 +93,9 @@ pub async fn run(
             let stopped = stop.is_cancelled();
             stop.cancel();
             last.cancel();
+            if settings.release_on_stop {
+                probes.uninstall().await?;
+            }
             if stopped { Ok(()) } else { Err(error) }
         }
     };

@@ -100,7 +100,7 @@ fn what_the_agent_refuses_fails_with_its_words() {
 }
 
 #[test]
-fn without_an_agent_only_pods_that_need_none_start() {
+fn inv_01_without_an_agent_only_pods_that_need_none_start() {
     let dir = tempfile::tempdir().unwrap();
     let object = add(dir.path(), "shop/web").unwrap_err();
     assert_eq!(object.code, code::TRY_AGAIN_LATER);
@@ -150,7 +150,7 @@ fn add_needs_its_environment() {
 
 proptest! {
     #[test]
-    fn no_input_panics(
+    fn inv_08_no_input_panics(
         command in prop_oneof![Just("ADD"), Just("CHECK"), Just("GC"), Just("STATUS"), Just("VERSION")],
         noise in prop::collection::vec(any::<u8>(), 0..200),
         ips in "[\\[\\]{}\",:a-z0-9./ ]{0,60}",

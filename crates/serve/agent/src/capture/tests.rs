@@ -152,7 +152,7 @@ fn bypassed_inbound_connections_reach_the_application() {
 }
 
 #[test]
-fn release_leaves_the_namespace_as_it_was_and_traffic_flows() {
+fn inv_06_release_leaves_the_namespace_as_it_was_and_traffic_flows() {
     let mut node = Node::new();
     let pod = node.add_pod();
     let before = state(&pod.netns);

@@ -308,7 +308,7 @@ async fn a_pod_is_captured_when_it_starts_released_with_the_label_and_captured_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_proxy_a_pod_waits_and_starts_once_there_is_one() {
+async fn inv_01_without_a_proxy_a_pod_waits_and_starts_once_there_is_one() {
     let mut cluster = Cluster::new(Some("ambient")).await;
     let net = cluster.node.add_pod();
     let _agent = cluster.started().await;
@@ -327,7 +327,7 @@ async fn without_a_proxy_a_pod_waits_and_starts_once_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_stay_captured_while_the_agent_is_away() {
+async fn inv_01_pods_stay_captured_while_the_agent_is_away() {
     let mut cluster = Cluster::new(Some("ambient")).await;
     let net = cluster.node.add_pod();
     let before = state(&net.netns);
@@ -491,4 +491,27 @@ async fn what_the_machine_lacks_is_named() {
     let said = refused(|_| {}).await;
     drop(taken);
     assert!(said.contains("for health: Address already in use"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inv_06_an_agent_stopped_before_it_is_ready_leaves_nothing() {
+    let mut cluster = Cluster::new(None).await;
+    let before = cluster.host_state();
+    cluster.settings.release_on_stop = true;
+    // A user whose watches the API server refuses: the agent never gets ready.
+    let client = cluster.server.client("nobody", &[]);
+    let (readiness, shutdown) = (Readiness::default(), Shutdown::new());
+    let task = tokio::spawn(run(cluster.settings.clone(), client, readiness.clone(), shutdown.clone()));
+    until("it serves its health", async || {
+        tokio::net::TcpStream::connect(cluster.settings.health).await.is_ok()
+    })
+    .await;
+    assert_eq!(get(cluster.settings.health, "/healthz").await.0, 200);
+    let (code, said) = get(cluster.settings.health, "/readyz").await;
+    assert_eq!((code, said.as_str()), (503, "waiting for: node agent\n"));
+    shutdown.cancel();
+    // Whether the refusal or the stop comes first, nothing is left.
+    let _ = tokio::time::timeout(LIMIT, task).await.expect("it stops").unwrap();
+    assert_eq!(cluster.host_state(), before);
+    assert!(!cluster.settings.handover_socket.exists());
 }
