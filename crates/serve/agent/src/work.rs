@@ -14,6 +14,7 @@ use ambit_kube::{Informer, ObjectKey};
 use ambit_linux::netns::NetNs;
 use ambit_names::redirection;
 use ambit_node_plan::enroll::{self, Decision, Known, Policy, Reason, Redirection, Step};
+use futures::{StreamExt, TryStreamExt, stream};
 use kube::Api;
 use std::net::IpAddr;
 use std::path::Path;
@@ -27,6 +28,9 @@ const APPEARANCE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Time for the API server to confirm that a namespace is not labelled.
 const CONFIRMATION_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Pods taken up at once at the start: replacing rules makes the kernel wait, and the waits of many pods overlap.
+const RESTORED_AT_ONCE: usize = 16;
 
 /// Who asks for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -371,23 +375,27 @@ impl Context {
     pub(crate) async fn restore(&self) -> Result<Vec<(ObjectKey, Entry)>, Error> {
         let finder = self.finder.clone();
         let found = Arc::new(blocking("looking for the pods of this node", move || finder.scan()).await?);
-        let mut restored = Vec::new();
-        for pod in self.pods.list() {
-            let captured = matches!(self.decide(&pod), Decision::Capture(_));
-            if !captured || enroll::redirection(&pod) != Redirection::Enabled {
-                continue;
-            }
-            let identity = Identity::of(&pod);
-            match self.restore_one(&pod, &identity, found.clone()).await {
-                Ok(entry) => restored.push((ObjectKey::of(&*pod), entry)),
-                Err(error) => {
-                    let error = with_causes(&error);
-                    tracing::warn!(pod = %identity.key, %error, "could not take up a captured pod yet");
-                    self.handover.restore(&identity.uid, None).await?;
+        let captured = self.pods.list().into_iter().filter(|pod| {
+            matches!(self.decide(pod), Decision::Capture(_))
+                && enroll::redirection(pod) == Redirection::Enabled
+        });
+        let restoring = captured.map(|pod| {
+            let found = found.clone();
+            async move {
+                let identity = Identity::of(&pod);
+                match self.restore_one(&pod, &identity, found).await {
+                    Ok(entry) => Ok(Some((ObjectKey::of(&*pod), entry))),
+                    Err(error) => {
+                        let error = with_causes(&error);
+                        tracing::warn!(pod = %identity.key, %error, "could not take up a captured pod yet");
+                        self.handover.restore(&identity.uid, None).await.map(|()| None)
+                    }
                 }
             }
-        }
-        Ok(restored)
+        });
+        let restored: Vec<Option<_>> =
+            stream::iter(restoring).buffer_unordered(RESTORED_AT_ONCE).try_collect().await?;
+        Ok(restored.into_iter().flatten().collect())
     }
 
     async fn restore_one(
