@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server for the agent's sockets: bounded in connections, bodies and time.
+//! A small HTTP/1.1 server on a Unix socket: bounded in connections and time.
 
 use ambit_linux::Error as LinuxError;
 use ambit_runtime::Shutdown;
@@ -10,12 +10,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 /// Connections served at once: a node starts fewer pods at a time, and everyone else asks once in a while.
@@ -27,20 +25,16 @@ const CONNECTION_DEADLINE: Duration = Duration::from_secs(60);
 /// Pause after a failed accept (too many open files), so that it is not tried in a tight loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A listening socket; a Unix one removes its path when dropped.
+/// A listening socket; removes its path when dropped.
 #[derive(Debug)]
-pub(crate) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+pub(crate) struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
 }
 
 impl Listener {
-    pub(crate) async fn tcp(address: SocketAddr) -> io::Result<Self> {
-        Ok(Listener::Tcp(TcpListener::bind(address).await?))
-    }
-
     /// Listens at a path that only root can use. A socket that nobody listens on any more is replaced.
-    pub(crate) fn unix(path: &Path) -> Result<Self, LinuxError> {
+    pub(crate) fn bind(path: &Path) -> Result<Self, LinuxError> {
         let failed = |e| LinuxError::system(format!("listen on {}", path.display()), e);
         match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(LinuxError::InUse { path: path.to_owned() }),
@@ -50,9 +44,9 @@ impl Listener {
             // Nothing there; any other hindrance shows when binding.
             Err(_) => {}
         }
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let socket = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(Listener::Unix(listener, path.to_owned()))
+        Ok(Self { socket, path: path.to_owned() })
     }
 
     /// Answers requests with `handler` until `shutdown`.
@@ -65,9 +59,8 @@ impl Listener {
         while !shutdown.is_cancelled() {
             // Both branches are cancel safe: an accept that loses leaves its connection in the backlog.
             tokio::select! {
-                accepted = self.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                    Ok(Accepted::Tcp(io)) => drop(connections.spawn(connection(io, handler.clone()))),
-                    Ok(Accepted::Unix(io)) => drop(connections.spawn(connection(io, handler.clone()))),
+                accepted = self.socket.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                    Ok((stream, _)) => drop(connections.spawn(connection(stream, handler.clone()))),
                     Err(error) => {
                         tracing::warn!(%error, "could not accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -79,30 +72,16 @@ impl Listener {
         }
         // Requests in progress are dropped with the set; their callers ask again.
     }
-
-    async fn accept(&self) -> io::Result<Accepted> {
-        match self {
-            Listener::Tcp(listener) => Ok(Accepted::Tcp(listener.accept().await?.0)),
-            Listener::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
-        }
-    }
-}
-
-enum Accepted {
-    Tcp(tokio::net::TcpStream),
-    Unix(tokio::net::UnixStream),
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            // It may be gone already, with its directory.
-            let _ = std::fs::remove_file(path);
-        }
+        // It may be gone already, with its directory.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
-async fn connection<H, F>(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: H)
+async fn connection<H, F>(stream: UnixStream, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Send + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
@@ -114,7 +93,7 @@ where
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
-        .serve_connection(TokioIo::new(io), service);
+        .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(CONNECTION_DEADLINE, serving).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),

@@ -5,7 +5,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::sync::Arc;
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Code {
@@ -20,7 +19,6 @@ struct Kind {
 /// All metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    registry: Arc<Registry>,
     requests: Family<Code, Counter>,
     events: Family<Kind, Counter>,
     proxies: Gauge,
@@ -28,7 +26,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// The metrics, and the registry from which they are served.
+    pub(crate) fn new() -> (Self, Registry) {
         let mut registry = Registry::default();
         let requests = Family::default();
         let events = Family::default();
@@ -43,7 +42,7 @@ impl Metrics {
         );
         r.register("ztunnel_connected", "Connected node proxies", proxies.clone());
         r.register("ambit_agent_captured_pods", "Pods of this node that are captured", pods.clone());
-        Self { registry: Arc::new(registry), requests, events, proxies, pods }
+        (Self { requests, events, proxies, pods }, registry)
     }
 
     pub(crate) fn count_request(&self, response_code: u16) {
@@ -62,14 +61,13 @@ impl Metrics {
     pub(crate) fn set_pods(&self, captured: usize) {
         self.pods.set(i64::try_from(captured).unwrap_or(i64::MAX));
     }
+}
 
-    /// The text of `/metrics`.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
-        text
-    }
+#[cfg(test)]
+pub(crate) fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+    text
 }
 
 #[cfg(test)]
@@ -78,11 +76,11 @@ mod tests {
 
     #[test]
     fn names_and_labels_are_the_field_s() {
-        let metrics = Metrics::new();
+        let (metrics, registry) = Metrics::new();
         metrics.count_request(200);
         metrics.count_event("add");
         metrics.set_proxies(2);
-        let text = metrics.text();
+        let text = text(&registry);
         for line in [
             r#"istio_cni_plugin_requests_total{response_code="200"} 1"#,
             r#"nodeagent_reconcile_events_total{type="add"} 1"#,

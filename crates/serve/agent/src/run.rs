@@ -2,7 +2,7 @@
 
 use crate::capture::Finder;
 use crate::enroll::{self, Enroller, OnStop};
-use crate::http::{Listener, answer, text};
+use crate::http::Listener;
 use crate::metrics::Metrics;
 use crate::probes::Probes;
 use crate::work::{Context, policy_of};
@@ -12,6 +12,7 @@ use ambit_kube::{Change, Informer, Informers, Next, ObjectKey, Query, Queue};
 use ambit_linux::netns::NetNs;
 use ambit_linux::{Error as LinuxError, nft, seqpacket};
 use ambit_names::{label, path};
+use ambit_runtime::endpoint::{self, Handler};
 use ambit_runtime::{Readiness, Shutdown, TaskGroup};
 use http::StatusCode;
 use std::io;
@@ -20,6 +21,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 /// Refusals of proxies waiting to be looked at.
@@ -37,14 +39,14 @@ pub async fn run(
 ) -> Result<(), Error> {
     let starting = readiness.block("node agent");
     let host = check_machine(&settings.host_netns)?;
-    let metrics = Metrics::new();
+    let (metrics, registry) = Metrics::new();
     let sockets = Sockets::bind(&settings).await?;
     let Sockets { events, proxies, health, metrics_at } = sockets;
     // A failing task stops the agent's own tasks; what the caller runs beside it is the caller's.
     let stop = shutdown.child_token();
     let mut tasks = TaskGroup::<Error>::new(stop.clone());
-    tasks.spawn("health", serve_health(health, readiness.clone(), stop.clone()));
-    tasks.spawn("metrics", serve_metrics(metrics_at, metrics.clone(), stop.clone()));
+    serve_endpoint(&mut tasks, "health", health, health_of(readiness));
+    serve_endpoint(&mut tasks, "metrics", metrics_at, endpoint::metrics(registry));
 
     let probes = Probes::install(&host, settings.probe_uid, policy_of(&settings).families)?;
     let informers = Informers::new(client.clone());
@@ -120,8 +122,8 @@ fn check_machine(host_netns: &Path) -> Result<NetNs, Error> {
 struct Sockets {
     events: Listener,
     proxies: seqpacket::Listener,
-    health: Listener,
-    metrics_at: Listener,
+    health: TcpListener,
+    metrics_at: TcpListener,
 }
 
 impl Sockets {
@@ -134,7 +136,7 @@ impl Sockets {
         }
         let listen = |path: &Path, purpose, error| listen_error(path.display().to_string(), purpose, error);
         let events =
-            Listener::unix(&event_socket).map_err(|e| listen(&event_socket, "events of the plugin", e))?;
+            Listener::bind(&event_socket).map_err(|e| listen(&event_socket, "events of the plugin", e))?;
         let proxies = seqpacket::Listener::bind(&settings.handover_socket)
             .map_err(|e| listen(&settings.handover_socket, "the hand-over to proxies", e))?;
         let health = tcp(settings.health, "health").await?;
@@ -147,9 +149,9 @@ fn listen_error(address: String, purpose: &'static str, error: LinuxError) -> Er
     Error::Listen { address, purpose, source: io::Error::other(error) }
 }
 
-async fn tcp(address: SocketAddr, purpose: &'static str) -> Result<Listener, Error> {
+async fn tcp(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, Error> {
     let failed = |source| Error::Listen { address: address.to_string(), purpose, source };
-    Listener::tcp(address).await.map_err(failed)
+    endpoint::listen(address).await.map_err(failed)
 }
 
 /// Makes a directory that only root and its group can enter. One that is there is left as it is.
@@ -223,39 +225,25 @@ fn spawn_work(
     });
 }
 
-async fn serve_health(listener: Listener, readiness: Readiness, stop: Shutdown) -> Result<(), Error> {
-    let handler = move |request: http::Request<hyper::body::Incoming>| {
-        let waiting = readiness.waiting_for();
-        async move {
-            match request.uri().path() {
-                "/healthz" => text(StatusCode::OK, "ok\n"),
-                "/readyz" if waiting.is_empty() => text(StatusCode::OK, "ok\n"),
-                "/readyz" => {
-                    text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", waiting.join(", ")))
-                }
-                _ => text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n"),
-            }
-        }
-    };
-    listener.serve(handler, stop).await;
-    Ok(())
+fn serve_endpoint(tasks: &mut TaskGroup<Error>, name: &'static str, listener: TcpListener, handler: Handler) {
+    let stop = tasks.shutdown().clone();
+    tasks.spawn(name, async move {
+        endpoint::serve(listener, handler, stop).await;
+        Ok(())
+    });
 }
 
-async fn serve_metrics(listener: Listener, metrics: Metrics, stop: Shutdown) -> Result<(), Error> {
-    let handler = move |request: http::Request<hyper::body::Incoming>| {
-        let shown = metrics.text();
-        async move {
-            match request.uri().path() {
-                "/metrics" => {
-                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                    answer(StatusCode::OK, kind, shown)
-                }
-                _ => text(StatusCode::NOT_FOUND, "there is /metrics\n"),
-            }
+/// `/healthz`: the process works; `/readyz`: nothing blocks its readiness.
+fn health_of(readiness: Readiness) -> Handler {
+    Arc::new(move |_, path| match (path, readiness.waiting_for()) {
+        ("/healthz", _) => endpoint::text(StatusCode::OK, "ok\n"),
+        ("/readyz", waiting) if waiting.is_empty() => endpoint::text(StatusCode::OK, "ok\n"),
+        ("/readyz", waiting) => {
+            let text = format!("waiting for: {}\n", waiting.join(", "));
+            endpoint::text(StatusCode::SERVICE_UNAVAILABLE, text)
         }
-    };
-    listener.serve(handler, stop).await;
-    Ok(())
+        _ => endpoint::text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n"),
+    })
 }
 
 #[cfg(test)]

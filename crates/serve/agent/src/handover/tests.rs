@@ -17,7 +17,7 @@ struct Agent {
     gate: Gate,
     shutdown: Shutdown,
     task: tokio::task::JoinHandle<Result<(), Error>>,
-    metrics: Metrics,
+    registry: prometheus_client::registry::Registry,
     _directory: tempfile::TempDir,
 }
 
@@ -27,11 +27,11 @@ impl Agent {
         let socket = directory.path().join("ztunnel.sock");
         let listener = Listener::bind(&socket).unwrap();
         let (refused_sender, refused) = mpsc::channel(8);
-        let metrics = Metrics::new();
-        let (handover, owner) = new(refused_sender, metrics.clone());
+        let (metrics, registry) = Metrics::new();
+        let (handover, owner) = new(refused_sender, metrics);
         let (gate, shutdown) = (Gate::default(), Shutdown::new());
         let task = tokio::spawn(owner.run(listener, handover.clone(), gate.clone(), shutdown.clone()));
-        Self { socket, handover, refused, gate, shutdown, task, metrics, _directory: directory }
+        Self { socket, handover, refused, gate, shutdown, task, registry, _directory: directory }
     }
 
     fn started() -> Self {
@@ -49,7 +49,7 @@ impl Agent {
     async fn until_proxies(&self, count: usize) {
         let wanted = format!("ztunnel_connected {count}\n");
         let reached = async {
-            while !self.metrics.text().contains(&wanted) {
+            while !crate::metrics::text(&self.registry).contains(&wanted) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
