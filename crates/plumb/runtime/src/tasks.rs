@@ -39,9 +39,17 @@ impl<E: std::error::Error + Send + 'static> TaskGroup<E> {
         &self.shutdown
     }
 
-    /// Starts a task. It must return soon after the group's shutdown is cancelled.
+    /// Starts a task. It must return soon after the group's shutdown is cancelled; its own failure or panic cancels it
+    /// at once, whether or not somebody joins.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = Result<(), E>> + Send + 'static) {
-        self.tasks.spawn(async move { (name, task.await) });
+        let stop_all = self.shutdown.clone().drop_guard();
+        self.tasks.spawn(async move {
+            let outcome = task.await;
+            if outcome.is_ok() {
+                stop_all.disarm();
+            }
+            (name, outcome)
+        });
     }
 
     /// Waits for all tasks; the first failure cancels the shutdown token and is returned once all have ended.
@@ -81,5 +89,13 @@ mod tests {
         group.spawn("fails", async { Err(std::io::Error::other("broken")) });
         let error = group.join().await.expect_err("one task failed");
         assert_eq!(error.to_string(), "fails failed");
+    }
+
+    #[tokio::test]
+    async fn a_failure_stops_the_group_before_anybody_joins() {
+        let mut group = TaskGroup::<std::io::Error>::new(Shutdown::new());
+        group.spawn("fails", async { Err(std::io::Error::other("broken")) });
+        group.shutdown().cancelled().await;
+        group.join().await.expect_err("one task failed");
     }
 }

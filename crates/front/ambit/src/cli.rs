@@ -1,0 +1,336 @@
+//! The command line.
+
+use ambit_names::{cluster, mesh, path, port};
+use ambit_runtime::logging::LogFormat;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// An ambient service mesh for Kubernetes, and a cluster to run it on where there is none.
+///
+/// `ambit up` starts everything on this machine. Each part can also be started alone and pointed at any cluster with
+/// an ordinary kubeconfig.
+#[derive(Debug, Parser)]
+#[command(name = "ambit", version, propagate_version = true)]
+pub(crate) struct Cli {
+    /// What is logged to stderr: LEVEL or TARGET=LEVEL, comma-separated.
+    #[arg(long, global = true, env = "AMBIT_LOG", default_value = "info", value_name = "FILTER")]
+    pub(crate) log: String,
+    /// How log events are written.
+    #[arg(long, global = true, env = "AMBIT_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub(crate) log_format: Format,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How log events are written.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    /// One readable line per event.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a cluster with the mesh on this machine, until Ctrl-C.
+    Up(Up),
+    /// Run the API server alone.
+    Apiserver(Apiserver),
+    /// Run the built-in controllers alone.
+    Controllers(Controllers),
+    /// Run the node runtime alone.
+    Node(Node),
+    /// Run the mesh control plane alone.
+    ControlPlane(ControlPlane),
+    /// Run the node agent alone.
+    Agent(Agent),
+    /// Run the node proxy alone. Its settings come from the environment, under the names that node proxies of the
+    /// field use (XDS_ADDRESS, CA_ADDRESS, XDS_ROOT_CA, CA_ROOT_CA, AUTH_TOKEN, INPOD_UDS, NODE_NAME, POD_NAME, …).
+    Proxy,
+    /// Pack and import container images.
+    Image(Image),
+}
+
+/// Settings of `ambit up`.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Folder of all state. A cluster started on the same folder again holds the same objects.
+    #[arg(long, default_value = "/var/lib/ambit", value_name = "DIR")]
+    pub(crate) state: PathBuf,
+    /// Write a kubeconfig of an administrator to this file, for kubectl.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_kubeconfig: Option<PathBuf>,
+    /// Apply this manifest once the cluster is up: a file, a folder of .yaml, .yml and .json files, or - for stdin.
+    #[arg(short = 'f', long = "filename", value_name = "MANIFEST")]
+    pub(crate) manifests: Vec<PathBuf>,
+    /// Import this image archive (docker or OCI layout) at start.
+    #[arg(long = "image", value_name = "FILE")]
+    pub(crate) images: Vec<PathBuf>,
+    /// Run this program as the node proxy instead of ours, ztunnel for example. It gets the same environment.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) proxy: Option<PathBuf>,
+    /// Address and port of the API server.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], port::API_SERVER)), value_name = "ADDR:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Name of the node.
+    #[arg(long, default_value = "node-1", value_name = "NAME")]
+    pub(crate) node_name: String,
+    #[command(flatten)]
+    pub(crate) network: Network,
+    #[command(flatten)]
+    pub(crate) programs: ProgramPaths,
+}
+
+/// Addresses of a cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Network {
+    /// Addresses of the node's pods.
+    #[arg(long, default_value = cluster::POD_CIDR, value_name = "CIDR")]
+    pub(crate) pod_cidr: IpNet,
+    /// Addresses of services; the tenth is the cluster DNS.
+    #[arg(long, default_value = cluster::SERVICE_CIDR, value_name = "CIDR")]
+    pub(crate) service_cidr: IpNet,
+    /// DNS domain of the cluster.
+    #[arg(long, default_value = mesh::CLUSTER_DOMAIN, value_name = "DOMAIN")]
+    pub(crate) cluster_domain: String,
+}
+
+/// Where companion programs are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ProgramPaths {
+    /// Folder with ambit-cni and ambit-pause. Default: where this program is.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) programs: Option<PathBuf>,
+    /// Folders with the reference CNI plugins (bridge, host-local, loopback).
+    #[arg(long, value_delimiter = ',', default_value = "/usr/lib/cni,/opt/cni/bin", value_name = "DIR,…")]
+    pub(crate) cni_bin_dirs: Vec<PathBuf>,
+}
+
+/// Settings of `ambit apiserver`.
+#[derive(Debug, Args)]
+pub(crate) struct Apiserver {
+    /// Folder of the objects and certificates. Without it, all is kept in memory and lost at the end.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+    /// Address and port.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::API_SERVER)), value_name = "ADDR:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Write a kubeconfig of an administrator to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) network: Network,
+}
+
+/// How to reach the cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Connection {
+    /// Kubeconfig of the cluster. Default: in-cluster configuration, else the usual places.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// Settings of `ambit controllers`.
+#[derive(Debug, Args)]
+pub(crate) struct Controllers {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// PEM file with the cluster's certificate authority, published as ConfigMap kube-root-ca.crt.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) root_ca: PathBuf,
+}
+
+/// Settings of `ambit node`.
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Folder of the node's state.
+    #[arg(long, default_value = "/var/lib/ambit-node", value_name = "DIR")]
+    pub(crate) state: PathBuf,
+    /// Name of the node.
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    pub(crate) node_name: String,
+    /// Address of the node.
+    #[arg(long, env = "NODE_IP", value_name = "IP")]
+    pub(crate) node_ip: std::net::IpAddr,
+    /// PEM file with the authority that signed the API server's and the kubelet client's certificates.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca: PathBuf,
+    /// PEM file with the node server's certificate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) server_cert: PathBuf,
+    /// PEM file with the node server's key.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) server_key: PathBuf,
+    /// Chain the mesh's plugin after the pod network's.
+    #[arg(long)]
+    pub(crate) mesh: bool,
+    /// Run directory that the plugin shares with the node agent.
+    #[arg(long, default_value = path::CNI_RUN_DIR, value_name = "DIR")]
+    pub(crate) run_dir: PathBuf,
+    /// Import this image archive at start.
+    #[arg(long = "image", value_name = "FILE")]
+    pub(crate) images: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) network: Network,
+    #[command(flatten)]
+    pub(crate) programs: ProgramPaths,
+}
+
+/// Settings of `ambit control-plane`.
+#[derive(Debug, Args)]
+pub(crate) struct ControlPlane {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Address and port of discovery and certificates.
+    #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], port::CONTROL_PLANE)), value_name = "ADDR:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Trust domain of the mesh.
+    #[arg(long, env = "TRUST_DOMAIN", default_value = mesh::TRUST_DOMAIN, value_name = "DOMAIN")]
+    pub(crate) trust_domain: String,
+    /// Id of the cluster.
+    #[arg(long, env = "CLUSTER_ID", default_value = mesh::CLUSTER_ID, value_name = "ID")]
+    pub(crate) cluster_id: String,
+    /// DNS domain of the cluster.
+    #[arg(long, default_value = mesh::CLUSTER_DOMAIN, value_name = "DOMAIN")]
+    pub(crate) cluster_domain: String,
+    /// Names that the server's certificate carries, beside istiod.<system namespace>.svc and localhost.
+    #[arg(long = "server-name", value_name = "NAME")]
+    pub(crate) server_names: Vec<String>,
+    /// Namespace of the mesh's own parts.
+    #[arg(long, default_value = mesh::SYSTEM_NAMESPACE, value_name = "NAME")]
+    pub(crate) system_namespace: String,
+    /// Accounts of node proxies, which may ask for the certificates of pods on their node.
+    #[arg(
+        long,
+        env = "CA_TRUSTED_NODE_ACCOUNTS",
+        value_delimiter = ',',
+        default_value = "istio-system/ztunnel",
+        value_name = "NS/SA,…"
+    )]
+    pub(crate) trusted_node_accounts: Vec<String>,
+}
+
+impl ControlPlane {
+    /// The settings of a control plane beside its cluster, on this machine.
+    pub(crate) fn local(listen: SocketAddr, network: &Network) -> Self {
+        Self {
+            connection: Connection { kubeconfig: None },
+            listen,
+            trust_domain: mesh::TRUST_DOMAIN.to_owned(),
+            cluster_id: mesh::CLUSTER_ID.to_owned(),
+            cluster_domain: network.cluster_domain.clone(),
+            server_names: Vec::new(),
+            system_namespace: mesh::SYSTEM_NAMESPACE.to_owned(),
+            trusted_node_accounts: vec![format!("{}/{}", mesh::SYSTEM_NAMESPACE, mesh::PROXY_ACCOUNT)],
+        }
+    }
+}
+
+/// Settings of `ambit agent`.
+#[derive(Debug, Args)]
+pub(crate) struct Agent {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Name of the node.
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    pub(crate) node_name: String,
+    /// Run directory that the CNI plugin shares with the agent.
+    #[arg(long, env = "CNI_AGENT_RUN_DIR", default_value = path::CNI_RUN_DIR, value_name = "DIR")]
+    pub(crate) run_dir: PathBuf,
+    /// Socket of the hand-over to the node proxy.
+    #[arg(long, env = "ZTUNNEL_UDS_ADDRESS", default_value = path::HANDOVER_SOCKET, value_name = "PATH")]
+    pub(crate) handover_socket: PathBuf,
+    /// Namespaces whose pods are never captured.
+    #[arg(
+        long,
+        env = "EXCLUDE_NAMESPACES",
+        value_delimiter = ',',
+        default_value = "kube-system",
+        value_name = "NAME,…"
+    )]
+    pub(crate) exclude_namespaces: Vec<String>,
+    /// Namespace of the mesh's own parts.
+    #[arg(long, env = "SYSTEM_NAMESPACE", default_value = mesh::SYSTEM_NAMESPACE, value_name = "NAME")]
+    pub(crate) system_namespace: String,
+    /// Release all pods at the end instead of leaving them captured for the next agent.
+    #[arg(long)]
+    pub(crate) release_on_stop: bool,
+    /// Capture the pods' DNS as well, for a node proxy that answers it.
+    #[arg(long, env = "AMBIENT_DNS_CAPTURE")]
+    pub(crate) dns_capture: bool,
+    /// Leave IPv6 alone.
+    #[arg(long)]
+    pub(crate) no_ipv6: bool,
+    /// User id of the process that probes pods (kubelet, or `ambit node`).
+    #[arg(long, default_value_t = 0, value_name = "UID")]
+    pub(crate) probe_uid: u32,
+    /// Address and port of health.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::AGENT_HEALTH)), value_name = "ADDR:PORT")]
+    pub(crate) health: SocketAddr,
+    /// Address and port of metrics.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::METRICS)), value_name = "ADDR:PORT")]
+    pub(crate) metrics: SocketAddr,
+}
+
+/// `ambit image`.
+#[derive(Debug, Args)]
+pub(crate) struct Image {
+    #[command(subcommand)]
+    pub(crate) action: ImageAction,
+}
+
+/// What to do with an image.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageAction {
+    /// Pack one static binary into an image without anything else in it.
+    Pack {
+        /// The static binary; it becomes the entry point.
+        binary: PathBuf,
+        /// Name of the image, with its tag.
+        #[arg(long, value_name = "NAME:TAG")]
+        name: String,
+        /// The archive to write.
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Import an image archive into a running `ambit up`.
+    Import {
+        /// The archive (docker or OCI layout).
+        file: PathBuf,
+        /// State folder of the running cluster.
+        #[arg(long, default_value = "/var/lib/ambit", value_name = "DIR")]
+        state: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn up_needs_no_flags() {
+        let cli = Cli::try_parse_from(["ambit", "up"]).unwrap();
+        let Command::Up(up) = cli.command else { panic!("another command") };
+        assert_eq!(up.listen.port(), port::API_SERVER);
+    }
+}
