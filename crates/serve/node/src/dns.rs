@@ -16,7 +16,7 @@ mod zone;
 use ambit_api::core::v1::Service;
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_kube::{Informer, Informers, Query};
-use ambit_runtime::{Readiness, Shutdown, TaskGroup};
+use ambit_runtime::{Blocker, Shutdown, TaskGroup};
 use arc_swap::ArcSwap;
 use forward::Forwarder;
 use hickory_proto::rr::Name;
@@ -159,13 +159,7 @@ impl Dns {
     ///
     /// # Errors
     /// A socket cannot be opened, or the Service cannot be written.
-    pub async fn run(
-        self,
-        client: kube::Client,
-        readiness: Readiness,
-        shutdown: Shutdown,
-    ) -> Result<(), Error> {
-        let blocker = readiness.block("cluster DNS");
+    pub async fn run(self, client: kube::Client, blocker: Blocker, shutdown: Shutdown) -> Result<(), Error> {
         if let Some(address) = self.settings.listen.first() {
             tokio::time::timeout(PUBLISH_WAIT, publish::ensure_service(&client, *address))
                 .await

@@ -16,6 +16,7 @@ use ambit_api::core::v1::{Pod, Service};
 use ambit_kube::{EventRecorder, Informers, Query};
 use ambit_node_plan::pod::Addresses;
 use ambit_runtime::{Clock, Readiness, Shutdown, TaskGroup};
+use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,19 @@ pub async fn run(
     outcome.and(cleaned).and(unlinked)
 }
 
+/// Makes the bridge that the CNI plugin would make with the first pod: the node's own address may be on it, and
+/// pods reach the API server by it.
+fn add_bridge(settings: &Settings) -> Result<(), Error> {
+    ambit_linux::link::add_bridge(&settings.bridge).map_err(Error::Link)?;
+    for network in &settings.pod_cidrs {
+        if let Some(gateway) = network.hosts().next() {
+            let address = IpNet::new_assert(gateway, network.prefix_len());
+            ambit_linux::link::add_address(&settings.bridge, address).map_err(Error::Link)?;
+        }
+    }
+    Ok(())
+}
+
 /// What `run` was given to talk to the outside.
 struct Outside {
     readiness: Readiness,
@@ -71,6 +85,7 @@ async fn start(
     let run_dir = layout.run_dir();
     std::fs::create_dir_all(&run_dir).map_err(Error::file("make the directory", &run_dir))?;
     cni::install(&settings, layout)?;
+    add_bridge(&settings)?;
     let cri = Cri::new(&layout.socket());
     let informers = Informers::new(client.clone());
     let changed = Arc::new(Notify::new());
@@ -172,9 +187,9 @@ async fn serve(
         Ok(())
     });
     if let Some((dns, services)) = cluster {
-        let (client, ready, token) = (context.client.clone(), readiness.clone(), stop());
+        let (client, ready, token) = (context.client.clone(), readiness.block("cluster DNS"), stop());
         tasks.spawn("cluster DNS", async move { Ok(dns.run(client, ready, token).await?) });
-        let (ready, token) = (readiness, stop());
+        let (ready, token) = (readiness.block("service routing"), stop());
         tasks.spawn("service routing", async move { Ok(services.run(ready, token).await?) });
     }
     drop(blocker);

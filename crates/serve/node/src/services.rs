@@ -26,7 +26,7 @@ use ambit_api::core::v1::Service;
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_kube::{Informer, Informers, Query};
 use ambit_rules::service::{ServiceRules, Surroundings};
-use ambit_runtime::{Backoff, Readiness, Shutdown};
+use ambit_runtime::{Backoff, Blocker, Shutdown};
 use host::Host;
 use ipnet::IpNet;
 use plan::Note;
@@ -116,8 +116,7 @@ impl Services {
     ///
     /// # Errors
     /// The kernel lacks something, or refuses the first rules. Later refusals are tried again.
-    pub async fn run(self, readiness: Readiness, shutdown: Shutdown) -> Result<(), Error> {
-        let blocker = readiness.block("service routing");
+    pub async fn run(self, blocker: Blocker, shutdown: Shutdown) -> Result<(), Error> {
         let host = Arc::new(Host::prepare(&self.settings).await?);
         let outcome = self.keep(&host, || drop(blocker), &shutdown).await;
         let restored = host.restore().await;

@@ -159,8 +159,11 @@ async fn names_and_services_follow_the_cluster() {
     informers.run_and_wait(&stop).await.unwrap();
     let (for_names, for_routing) = (stop.clone(), stop.clone());
     let to_write = client.clone();
-    tasks.spawn(async move { names.run(to_write, Readiness::default(), for_names).await.unwrap() });
-    tasks.spawn(async move { routing.run(Readiness::default(), for_routing).await.unwrap() });
+    tasks.spawn(
+        async move { names.run(to_write, Readiness::default().block("names"), for_names).await.unwrap() },
+    );
+    tasks
+        .spawn(async move { routing.run(Readiness::default().block("routing"), for_routing).await.unwrap() });
 
     let dns_name = "kube-dns.kube-system.svc.cluster.local.";
     let found =
@@ -227,7 +230,7 @@ async fn the_service_of_an_earlier_start_is_kept() {
         settings.listen = vec![(address, 53).into()];
         let names = dns::Dns::new(settings, &informers).unwrap();
         informers.run_and_wait(shutdown).await.unwrap();
-        let outcome = names.run(client.clone(), Readiness::default(), shutdown.clone()).await;
+        let outcome = names.run(client.clone(), Readiness::default().block("names"), shutdown.clone()).await;
         shutdown.cancel();
         informers.join().await.unwrap();
         outcome
