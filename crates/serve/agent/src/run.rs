@@ -79,10 +79,10 @@ pub async fn run(
             let (enroller, owner) = enroll::new(context, restored, refused, queue.clone(), metrics.clone());
             feed(&queue, &pods, &namespaces, &metrics);
             let on_stop = if settings.release_on_stop { OnStop::Release } else { OnStop::Keep };
-            let (last, stop) = (last.clone(), stop.clone());
+            let (last, stop) = (last.clone().drop_guard(), stop.clone());
             tasks.spawn("enrolled pods", async move {
                 let outcome = owner.run(on_stop, stop).await;
-                last.cancel();
+                drop(last);
                 outcome
             });
             spawn_work(&mut tasks, enroller, queue, events, metrics);
