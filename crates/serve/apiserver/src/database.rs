@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
-/// Writes that may wait for the disk at once; more wait for their turn before they take effect.
+/// Writes that may wait for the disk at once; more wait for a place before they take effect.
 const WRITES_WAITING_MAX: usize = 1024;
 /// Writes that stay readable as history at most, whatever their age: bounds memory.
 const HISTORY_EVENTS_MAX: usize = 20_000;
@@ -19,7 +19,6 @@ type Objects = Store<Arc<Object>, EventCache>;
 /// The objects of the cluster. Shared by all requests.
 pub(crate) struct Database {
     shared: Arc<Shared>,
-    turns: Semaphore,
     /// `None`: nothing is persisted.
     writer: Option<Writer>,
 }
@@ -75,7 +74,7 @@ impl Database {
             failure: OnceLock::new(),
         });
         let writer = disk.map(|disk| Writer::start(disk, shared.clone()));
-        Self { shared, turns: Semaphore::new(WRITES_WAITING_MAX), writer }
+        Self { shared, writer }
     }
 
     /// The newest revision readers see.
@@ -143,31 +142,41 @@ impl Database {
         change: impl FnOnce(&mut Objects) -> Result<Arc<Event>, Conflict>,
     ) -> Result<Arc<Event>, WriteError> {
         self.healthy()?;
-        let _turn = self.turns.acquire().await.map_err(|e| WriteError::Failed(e.to_string()))?;
-        let event = self.append(change)?;
+        let event = match self.queue() {
+            Some(queue) => {
+                // A place in the queue comes first: a write that has taken effect must reach the disk.
+                let place = queue.reserve().await.map_err(|_| self.stopped())?;
+                let mut store = self.shared.store.write().unwrap_or_else(PoisonError::into_inner);
+                let event = change(&mut store)?;
+                // Queued under the lock, so that the disk sees the order of revisions.
+                place.send(Job::Write(event.clone()));
+                event
+            }
+            None => self.write_to_memory(change)?,
+        };
         self.durable(event.revision).await?;
         Ok(event)
     }
 
-    fn append(
+    fn write_to_memory(
         &self,
         change: impl FnOnce(&mut Objects) -> Result<Arc<Event>, Conflict>,
     ) -> Result<Arc<Event>, WriteError> {
         let mut store = self.shared.store.write().unwrap_or_else(PoisonError::into_inner);
         let event = change(&mut store)?;
-        match self.writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
-            // Queued under the lock, so that the disk sees the order of revisions.
-            Some(queue) => queue.try_send(Job::Write(event.clone())).map_err(|_| {
-                let reason = self.shared.failure.get().cloned();
-                WriteError::Failed(reason.unwrap_or_else(|| "the writer has stopped".into()))
-            })?,
-            None => {
-                store.publish(event.revision);
-                drop(store);
-                self.shared.announce(std::slice::from_ref(&event));
-            }
-        }
+        store.publish(event.revision);
+        drop(store);
+        self.shared.announce(std::slice::from_ref(&event));
         Ok(event)
+    }
+
+    fn queue(&self) -> Option<&mpsc::Sender<Job>> {
+        self.writer.as_ref().and_then(|writer| writer.queue.as_ref())
+    }
+
+    fn stopped(&self) -> WriteError {
+        let reason = self.shared.failure.get().cloned();
+        WriteError::Failed(reason.unwrap_or_else(|| "the writer has stopped".into()))
     }
 
     /// Returns once a revision is durable and visible.
@@ -203,7 +212,7 @@ impl Database {
     /// Forgets history before a revision.
     pub(crate) fn compact(&self, revision: Revision) {
         self.shared.store.write().unwrap_or_else(PoisonError::into_inner).compact(revision);
-        if let Some(queue) = self.writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
+        if let Some(queue) = self.queue() {
             // A full queue means busy times: the next round of compaction covers this one.
             let _ = queue.try_send(Job::Compact(revision));
         }
@@ -260,7 +269,7 @@ impl Shared {
 
 impl Writer {
     fn start(disk: Disk, shared: Arc<Shared>) -> Self {
-        let (queue, jobs) = mpsc::channel(WRITES_WAITING_MAX + 1);
+        let (queue, jobs) = mpsc::channel(WRITES_WAITING_MAX);
         let thread = std::thread::Builder::new()
             .name("store-writer".into())
             .spawn(move || write_all(&disk, jobs, &shared))

@@ -108,31 +108,45 @@ async fn resources(
     if address.subresource.is_some() {
         return subresource(cluster, call, &target, address).await;
     }
-    let not_allowed = || Failure::method_not_allowed(&target.kind, verb);
     // Collections are created in, objects are changed.
     let misplaced = matches!(verb, "update" | "patch") && target.name.is_empty()
         || verb == "create" && !target.name.is_empty();
     if misplaced || !target.kind.has_verb(verb) {
-        return Err(not_allowed());
+        return Err(Failure::method_not_allowed(&target.kind, verb));
     }
+    let mut response = act(cluster, call, &target, verb, stopping).await?;
+    if let Some(warning) = target.kind.custom.as_ref().and_then(|custom| custom.deprecation_warning.clone()) {
+        answer::warn(&mut response, &[warning]);
+    }
+    Ok(response)
+}
+
+/// Carries out a verb on a collection or an object.
+async fn act(
+    cluster: &Arc<Cluster>,
+    call: &Call,
+    target: &Target,
+    verb: &str,
+    stopping: &Shutdown,
+) -> Answer<Response<Body>> {
     match verb {
-        "get" => read::get(cluster, call, &target).await,
-        "list" => read::list(cluster, call, &target).await,
-        "watch" => watch::watch(cluster, call, &target, stopping).await,
+        "get" => read::get(cluster, call, target).await,
+        "list" => read::list(cluster, call, target).await,
+        "watch" => watch::watch(cluster, call, target, stopping).await,
         "create" => {
-            if let Some(answered) = reviews::answer(cluster, call, &target) {
+            if let Some(answered) = reviews::answer(cluster, call, target) {
                 return answered;
             }
-            match &*target.kind.plural {
-                "bindings" => subresources::bind(cluster, call, &target.namespace, "").await,
-                _ => create::create(cluster, call, &target).await,
+            match (&*target.kind.group, &*target.kind.kind) {
+                ("", "Binding") => subresources::bind(cluster, call, &target.namespace, "").await,
+                _ => create::create(cluster, call, target).await,
             }
         }
-        "update" => modify::update(cluster, call, &target, Part::Main).await,
-        "patch" => modify::patch(cluster, call, &target, Part::Main).await,
-        "delete" => delete::delete(cluster, call, &target).await,
-        "deletecollection" => delete::delete_collection(cluster, call, &target).await,
-        _ => Err(not_allowed()),
+        "update" => modify::update(cluster, call, target, Part::Main).await,
+        "patch" => modify::patch(cluster, call, target, Part::Main).await,
+        "delete" => delete::delete(cluster, call, target).await,
+        "deletecollection" => delete::delete_collection(cluster, call, target).await,
+        _ => Err(Failure::method_not_allowed(&target.kind, verb)),
     }
 }
 
@@ -179,7 +193,10 @@ async fn subresource(
     address: &ResourceAddress,
 ) -> Answer<Response<Body>> {
     let name = address.subresource.as_deref().unwrap_or_default();
-    if address.plural == "pods" && matches!(name, "exec" | "attach" | "portforward" | "proxy") {
+    if address.group.is_empty()
+        && address.plural == "pods"
+        && matches!(name, "exec" | "attach" | "portforward" | "proxy")
+    {
         return Err(Failure::not_implemented(format!("pods/{name} is not supported by this server yet")));
     }
     let known = target.kind.subresource(name).ok_or_else(Failure::no_such_resource)?;
