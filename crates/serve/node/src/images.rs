@@ -95,8 +95,8 @@ fn to_bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// The processor architecture as images name it.
-fn architecture() -> &'static str {
+/// The processor architecture as images and nodes name it.
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::images::architecture;
 use ambit_api::Quantity;
 use ambit_api::coordination::v1::{Lease, LeaseSpec};
 use ambit_api::core::v1::{
@@ -97,14 +98,6 @@ fn labels(context: &Context) -> BTreeMap<String, String> {
         ("kubernetes.io/arch", arch),
     ];
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 fn node(context: &Context) -> Node {

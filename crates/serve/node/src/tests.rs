@@ -1,11 +1,12 @@
 //! The whole node against the real API server and the real containerd.
 
-use crate::settings::Settings;
+use crate::settings::{MeshPlugin, Settings};
 use crate::{images, layout::Layout, run, testing};
 use ambit_api::core::v1::{ConfigMap, Event, Node, Pod, ServiceAccount};
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_runtime::{Readiness, Shutdown};
-use ambit_trust::pki::ClusterPki;
+use ambit_trust::pki::{ClusterPki, kubeconfig};
+use futures::{AsyncBufReadExt, TryStreamExt};
 use kube::api::{Api, DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -18,6 +19,7 @@ const IMAGE: &str = "ambit.local/demo-app:1";
 /// An API server in memory, and a node.
 struct Cluster {
     settings: Settings,
+    pki: ClusterPki,
     server: kube::Client,
     pods: Api<Pod>,
     client: kube::Client,
@@ -27,9 +29,10 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start(dir: &Path) -> Self {
+    async fn start(dir: &Path, mesh_plugin: Option<MeshPlugin>) -> Self {
         let pki = ClusterPki::in_memory(&[]).unwrap();
         let mut settings = testing::settings(dir);
+        settings.mesh_plugin = mesh_plugin;
         settings.client_ca_pem = pki.ca_pem().to_owned();
         settings.server = pki.issue_server("system:node:node-1", &["127.0.0.1".to_owned()]).unwrap();
         let archive = dir.join("demo-app.tar");
@@ -40,7 +43,7 @@ impl Cluster {
             storage: Storage::Memory,
             listen: None,
             advertise: None,
-            pki,
+            pki: pki.clone(),
             service_cidr: "10.96.0.0/16".parse().unwrap(),
             cluster_domain: "cluster.local".into(),
         })
@@ -59,6 +62,7 @@ impl Cluster {
             pods: Api::namespaced(client.clone(), "default"),
             node: start_node(&settings, &server, stop.child_token()).await,
             settings,
+            pki,
             server,
             client,
             stop,
@@ -154,13 +158,69 @@ fn fetch(ip: &str) -> String {
     answer
 }
 
+/// A pod whose plugin gets no answer does not start, and starts by itself once there is one.
+#[test]
+fn a_pod_waits_for_the_plugin_of_the_mesh() {
+    testing::in_own_namespaces("tests::a_pod_waits_for_the_plugin_of_the_mesh", async {
+        let dir = testing::short_dir();
+        let agent = dir.path().join("agent");
+        std::fs::create_dir(&agent).unwrap();
+        let mesh = MeshPlugin {
+            binary: testing::static_binary("ambit-cni"),
+            run_dir: agent.clone(),
+            exclude_namespaces: vec!["kube-system".into()],
+            pod_namespace: "istio-system".into(),
+        };
+        let cluster = Cluster::start(dir.path(), Some(mesh)).await;
+        cluster.create("web", container(json!({ "args": ["idle"] }))).await;
+        testing::until("the failure is told", async || {
+            cluster.reasons("web").await.iter().any(|r| r == "FailedCreatePodSandBox")
+        })
+        .await;
+        let waiting_pod = cluster.pods.get("web").await.unwrap();
+        assert_eq!(waiting(&json!(waiting_pod.status)), "ContainerCreating");
+
+        let listener = std::os::unix::net::UnixListener::bind(agent.join("pluginevent.sock")).unwrap();
+        let asked = std::thread::spawn(move || answer_plugin(&listener));
+        let pod = cluster.until("web", "ready", ready).await;
+        let event = asked.join().unwrap();
+        assert_eq!((&event["PodName"], &event["PodNamespace"]), (&json!("web"), &json!("default")));
+        assert_eq!(event["PodUID"], json!(pod.metadata.uid));
+        assert_eq!(event["IPs"][0]["Address"]["IP"], json!(pod.status.unwrap().pod_ip));
+        check_stop(cluster).await;
+    });
+}
+
+/// Stands for the agent, which is no part of this room: answers one event and returns it.
+fn answer_plugin(listener: &std::os::unix::net::UnixListener) -> Value {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut request = String::new();
+    let mut piece = [0; 4096];
+    loop {
+        let read = stream.read(&mut piece).unwrap();
+        request.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+        let (head, body) = request.split_once("\r\n\r\n").unwrap_or_default();
+        let lengths =
+            head.lines().filter_map(|l| l.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        if lengths.last() == Some(body.len()) {
+            let body = serde_json::from_str(body).unwrap();
+            let answer = r#"{"captured":false,"reason":"test"}"#;
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+            stream.write_all(format!("{head}{answer}").as_bytes()).unwrap();
+            return body;
+        }
+    }
+}
+
 #[test]
 fn pods_live_and_die_and_nothing_is_left() {
     testing::in_own_namespaces("tests::pods_live_and_die_and_nothing_is_left", async {
         let dir = testing::short_dir();
-        let cluster = Cluster::start(dir.path()).await;
+        let cluster = Cluster::start(dir.path(), None).await;
         check_node(&cluster).await;
         check_server_pod(&cluster).await;
+        check_access(&cluster).await;
         check_endings(&cluster).await;
         check_faults(&cluster).await;
         let cluster = check_node_crash(cluster).await;
@@ -213,6 +273,30 @@ async fn check_server_pod(cluster: &Cluster) {
     assert_eq!(std::fs::read_to_string(volume.join("ca.crt")).unwrap(), "CA");
     assert_eq!(std::fs::read_to_string(volume.join("namespace")).unwrap(), "default");
     assert_eq!(std::fs::read_to_string(volume.join("token")).unwrap().split('.').count(), 3);
+}
+
+/// Only the API server and administrators read logs at the node itself.
+async fn check_access(cluster: &Cluster) {
+    let read = async |user: &str, group: &str, path: &str| {
+        let issued = cluster.pki.issue_client(user, &[group], Duration::from_secs(60)).unwrap();
+        let url = "https://127.0.0.1:10250";
+        let text = kubeconfig(url, cluster.pki.ca_pem(), &issued.cert_pem, &issued.key_pem);
+        let config = kube::config::Kubeconfig::from_yaml(&text).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+        let client = kube::Client::try_from(config).unwrap();
+        let answer =
+            client.send(http::Request::get(path).body(kube::client::Body::empty()).unwrap()).await.unwrap();
+        answer.status().as_u16()
+    };
+    let log = "/containerLogs/default/web/a";
+    assert_eq!(read("admin", "system:masters", "/healthz").await, 200);
+    assert_eq!(read("admin", "system:masters", log).await, 200);
+    assert_eq!(read("system:node:node-1", "system:nodes", log).await, 403);
+    assert_eq!(read("admin", "system:masters", "/containerLogs/default/none/a").await, 404);
+    assert_eq!(read("admin", "system:masters", "/containerLogs/default/web/none").await, 400);
+    assert_eq!(read("admin", "system:masters", &format!("{log}?previous=true")).await, 400);
+    assert_eq!(read("admin", "system:masters", &format!("{log}?tailLines=x")).await, 400);
+    assert_eq!(read("admin", "system:masters", "/exec/default/web/a").await, 404);
 }
 
 async fn check_endings(cluster: &Cluster) {
@@ -281,8 +365,25 @@ async fn check_node_crash(mut cluster: Cluster) -> Cluster {
 }
 
 async fn check_deletion(cluster: &Cluster) {
+    let follow = LogParams { follow: true, tail_lines: Some(0), ..LogParams::default() };
+    let mut followed = cluster.pods.log_stream("web", &follow).await.unwrap().lines();
+    fetch(&cluster.pods.get("web").await.unwrap().status.unwrap().pod_ip.unwrap());
+    let seen = async {
+        while let Some(line) = followed.try_next().await.unwrap() {
+            if line.contains("GET / from") {
+                return;
+            }
+        }
+        panic!("the log ended while its container runs");
+    };
+    tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
     let uid = cluster.pods.get("web").await.unwrap().metadata.uid.unwrap();
     cluster.pods.delete("web", &DeleteParams::default()).await.unwrap();
+    let rest = followed.try_collect::<Vec<_>>();
+    tokio::time::timeout(Duration::from_secs(20), rest)
+        .await
+        .expect("the log ends with its container")
+        .unwrap();
     testing::until("the pod is deleted", async || cluster.pods.get_opt("web").await.unwrap().is_none()).await;
     let layout = Layout::new(&cluster.settings.state_dir).unwrap();
     assert!(!layout.pod(&uid).exists());

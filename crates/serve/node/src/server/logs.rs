@@ -252,3 +252,64 @@ async fn rotated(file: &File, path: &Path) -> io::Result<Option<File>> {
     }
     File::open(path).await.map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_options(query: &str, expected: Result<LogOptions, &str>) {
+        assert_eq!(LogOptions::parse(query), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn options() {
+        check_options("", Ok(LogOptions::default()));
+        check_options(
+            "follow=true&tailLines=5&previous=false&timestamps=1&limitBytes=0&unknown=x",
+            Ok(LogOptions { follow: true, tail_lines: Some(5), timestamps: true, ..LogOptions::default() }),
+        );
+        let since = Some(Since::Ago(SignedDuration::from_secs(9)));
+        check_options("sinceSeconds=9", Ok(LogOptions { since, ..LogOptions::default() }));
+        let since = Some(Since::At("2026-01-01T00:00:01Z".parse().unwrap()));
+        check_options(
+            "sinceTime=2026-01-01T00%3A00%3A01Z",
+            Ok(LogOptions { since, ..LogOptions::default() }),
+        );
+        check_options("tailLines=-1", Err("tailLines=-1 is not valid"));
+        check_options("follow=maybe", Err("follow=maybe is not valid"));
+        check_options("sinceTime=yesterday", Err("sinceTime=yesterday is not valid"));
+    }
+
+    async fn tail(text: &str, lines: u64) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        std::fs::write(&path, text).unwrap();
+        let start = tail_start(&mut File::open(&path).await.unwrap(), lines).await.unwrap();
+        text[usize::try_from(start).unwrap()..].to_owned()
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_found_across_pieces() {
+        assert_eq!(tail("", 3).await, "");
+        assert_eq!(tail("a\nb\nc\n", 0).await, "");
+        assert_eq!(tail("a\nb\nc\n", 1).await, "c\n");
+        assert_eq!(tail("a\nb\nc", 2).await, "b\nc");
+        assert_eq!(tail("a\nb\nc\n", 3).await, "a\nb\nc\n");
+        assert_eq!(tail("a\nb\nc\n", 99).await, "a\nb\nc\n");
+        let long = format!("x\n{}\n{}\n", "y".repeat(2 * PIECE_BYTES), "z".repeat(PIECE_BYTES - 1));
+        assert_eq!(tail(&long, 1).await.len(), PIECE_BYTES);
+        assert_eq!(tail(&long, 2).await.len(), 3 * PIECE_BYTES + 1);
+    }
+
+    #[test]
+    fn runs_are_listed_newest_first() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["0.log", "10.log", "9.log", "9.old", "x.log"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let names: Vec<_> = runs(dir.path()).iter().map(|p| p.file_name().unwrap().to_owned()).collect();
+        assert_eq!(names, ["10.log", "9.log", "0.log"]);
+        assert!(runs(Path::new("/no/such/dir")).is_empty());
+    }
+}
