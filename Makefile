@@ -11,8 +11,8 @@ PROGRAMS_DEBUG := target/programs-debug
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-demo: packages programs ## Start a cluster, check every promise of the mesh on it, clean up. KEEP=1 leaves it running.
-	$(PROGRAMS)/ambit-demo --programs $(PROGRAMS) $(if $(KEEP),--keep)
+demo: packages programs ## Start a cluster, check every promise of the mesh on it, clean up. KEEP=1 leaves it running; PROXY=PATH runs another node proxy.
+	$(PROGRAMS)/ambit-demo --programs $(PROGRAMS) $(if $(KEEP),--keep) $(if $(PROXY),--proxy $(PROXY))
 
 programs: ## Build the release programs into target/programs.
 	cargo build --release -p ambit -p ambit-cluster-tests --bins

@@ -50,12 +50,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `ambit up` on `state` with the manifests of `examples/demo`.
+    /// Starts `ambit up` on `state` with the manifests, and with another node proxy's program if one is given.
     ///
     /// # Errors
     /// The program or its log file cannot be started.
     #[expect(clippy::disallowed_methods, reason = "the demo measures what a user sees")]
-    pub fn start(programs: &Programs, state: &Path, manifests: &Path) -> Result<Self> {
+    pub fn start(programs: &Programs, state: &Path, manifests: &Path, proxy: Option<&Path>) -> Result<Self> {
         let log = std::fs::File::create(state.join("up.log")).context("cannot write the log file")?;
         let child = Command::new(programs.dir.join("ambit"))
             .arg("up")
@@ -67,6 +67,7 @@ impl Cluster {
             .arg(state.join("demo-app.tar"))
             .arg("-f")
             .arg(manifests)
+            .args(proxy.into_iter().flat_map(|p| [std::ffi::OsStr::new("--proxy"), p.as_os_str()]))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

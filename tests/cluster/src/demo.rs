@@ -26,6 +26,8 @@ pub struct Demo<'a> {
     pub programs: Programs,
     /// Folder of the example manifests.
     pub examples: &'a Path,
+    /// Another node proxy's program to run in place of ours.
+    pub proxy: Option<&'a Path>,
     /// Empty folder for all state.
     pub state: &'a Path,
     /// How strictly times are judged.
@@ -48,7 +50,7 @@ impl Demo<'_> {
         progress("packing the demo image");
         Cluster::pack_image(&self.programs, self.state)?;
         progress("starting the cluster: ambit up");
-        let mut cluster = Cluster::start(&self.programs, self.state, self.examples)?;
+        let mut cluster = Cluster::start(&self.programs, self.state, self.examples, self.proxy)?;
         let client = cluster.client().await?;
         progress(&format!("the API answers after {} ms", cluster.started.elapsed().as_millis()));
         let (server, _) = tokio::try_join!(

@@ -19,6 +19,7 @@ fn every_promise_of_the_demo_is_held() {
     let demo = Demo {
         programs,
         examples: &root.join("examples/demo"),
+        proxy: None,
         state: state.path(),
         timing: Timing::Eventually,
         afterwards: Afterwards::CleanUp,

@@ -18,6 +18,9 @@ struct Args {
     /// Folder with the example manifests.
     #[arg(long, default_value = "examples/demo")]
     examples: PathBuf,
+    /// Another node proxy's program to run in place of ours.
+    #[arg(long)]
+    proxy: Option<PathBuf>,
     /// Leave the cluster running and say how to use it.
     #[arg(long)]
     keep: bool,
@@ -44,6 +47,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     let demo = Demo {
         programs,
         examples: &args.examples,
+        proxy: args.proxy.as_deref(),
         state: state.path(),
         timing: if args.lenient { Timing::Eventually } else { Timing::Promised },
         afterwards: if args.keep { Afterwards::Keep } else { Afterwards::CleanUp },

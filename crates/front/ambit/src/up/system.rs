@@ -24,6 +24,9 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long an object that another part creates is awaited.
 const OBJECT_WAIT: Duration = Duration::from_secs(30);
 
+/// Image named by the pods of processes on the node; there is none of that name, since nothing runs from it.
+const HOST_PROCESS_IMAGE: &str = "ambit.local/host-process:1";
+
 /// A process of the mesh that runs on the node, outside its container runtime.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostProcess<'a> {
@@ -76,17 +79,17 @@ pub(crate) async fn stand_for(
             "hostNetwork": true,
             "serviceAccountName": process.account,
             "automountServiceAccountToken": false,
-            "containers": [{ "name": process.app, "image": "ambit.local/host-process:1" }],
+            "containers": [{ "name": process.app, "image": HOST_PROCESS_IMAGE }],
         },
     }))?;
     ensure(&pods, &pod, process.pod).await?;
-    let status = running_status(node_ip, ambit_runtime::Clock.timestamp());
+    let status = running_status(process.app, node_ip, ambit_runtime::Clock.timestamp());
     pods.patch_status(process.pod, &PatchParams::default(), &Patch::Merge(&status))
         .await
         .with_context(|| format!("cannot write the status of pod {}", process.pod))
 }
 
-fn running_status(node_ip: &str, now: impl std::fmt::Display) -> Value {
+fn running_status(container: &str, node_ip: &str, now: impl std::fmt::Display) -> Value {
     let now = now.to_string();
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
     json!({ "status": {
@@ -95,6 +98,15 @@ fn running_status(node_ip: &str, now: impl std::fmt::Display) -> Value {
         "podIP": node_ip,
         "podIPs": [{ "ip": node_ip }],
         "startTime": now,
+        "containerStatuses": [{
+            "name": container,
+            "image": HOST_PROCESS_IMAGE,
+            "imageID": "",
+            "ready": true,
+            "started": true,
+            "restartCount": 0,
+            "state": { "running": { "startedAt": now } },
+        }],
         "conditions": [condition("Initialized"), condition("Ready"), condition("ContainersReady"), condition("PodScheduled")],
     }})
 }
