@@ -3,6 +3,7 @@
 use crate::object::{Event, Object};
 use ambit_store::{Key, RestoreError, Revision, Saved, Undo, Version};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,6 +73,11 @@ pub enum DiskError {
 impl Disk {
     /// Opens or creates the file and reads all of it.
     pub(crate) fn open(path: &Path) -> Result<(Self, Saved<Arc<Object>>), DiskError> {
+        make_private(path).map_err(|e| DiskError::Io {
+            action: "create",
+            path: path.to_owned(),
+            source: Box::new(redb::Error::Io(e)),
+        })?;
         let mut builder = redb::Builder::new();
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.create(path).map_err(|e| open_error(path, e))?;
@@ -178,6 +184,20 @@ impl Disk {
             redb::Error::Corrupted(detail) => self.damaged(detail),
             source => DiskError::Io { action, path: self.path.clone(), source: Box::new(source) },
         }
+    }
+}
+
+/// Makes an absent file, empty and readable by its owner only: the database holds secrets.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match made {
+        // The name must survive a crash as well as the content does.
+        Ok(file) => {
+            file.sync_all()?;
+            path.parent().map_or(Ok(()), |dir| std::fs::File::open(dir)?.sync_all())
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

@@ -28,6 +28,11 @@ const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// Requests of one connection at once. Source: apiserver http2-max-streams-per-connection.
 const STREAMS_MAX: u32 = 1_000;
+/// A quiet HTTP/2 connection is asked for a sign of life this often, so that watches of vanished clients end.
+/// Source: apiserver http2 ReadIdleTimeout and PingTimeout.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long that sign may take.
+const PING_WAIT: Duration = Duration::from_secs(15);
 /// How long connections get to finish at shutdown.
 const DRAIN_WAIT: Duration = Duration::from_secs(3);
 /// Pause after a failed accept: the usual cause, too many open files, does not pass at once.
@@ -131,7 +136,12 @@ async fn connection(
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WAIT);
     let connection = builder.serve_connection(TokioIo::new(stream), handler);
     tokio::pin!(connection);
     tokio::select! {

@@ -4,6 +4,7 @@
 mod cluster;
 
 use ambit_api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
+use ambit_apiserver::Storage;
 use cluster::{TestCluster, object};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::api::{
@@ -16,6 +17,14 @@ use std::collections::BTreeMap;
 #[tokio::test]
 async fn a_client_in_process_gets_the_whole_behaviour() {
     let cluster = TestCluster::in_memory().await;
+    conformance(cluster.client()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_of_a_server_on_disk_gets_the_whole_behaviour() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::with(Storage::Disk(dir.path().to_owned())).await;
     conformance(cluster.client()).await;
     cluster.stop().await;
 }
@@ -46,6 +55,40 @@ async fn conformance(client: Client) {
     namespaces_open_and_close(&client).await;
     services_get_addresses(&client).await;
     pods_get_their_account_and_go_gracefully(&client).await;
+    writers_at_once_lose_nothing(&client).await;
+}
+
+/// Many clients raise one counter and create services at once.
+async fn writers_at_once_lose_nothing(client: &Client) {
+    const WRITERS: usize = 8;
+    const ROUNDS: usize = 5;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    maps.create(&PostParams::default(), &map("counter", &[("n", "0")])).await.unwrap();
+    let raise = async || {
+        for _ in 0..ROUNDS {
+            loop {
+                let mut counter = maps.get("counter").await.unwrap();
+                let n: usize = counter.data.as_ref().unwrap()["n"].parse().unwrap();
+                counter.data = Some(BTreeMap::from([("n".into(), (n + 1).to_string())]));
+                match maps.replace("counter", &PostParams::default(), &counter).await {
+                    Ok(_) => break,
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    };
+    futures::future::join_all((0..WRITERS).map(|_| raise())).await;
+    assert_eq!(maps.get("counter").await.unwrap().data.unwrap()["n"], (WRITERS * ROUNDS).to_string());
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    let create = async |i: usize| {
+        let service = json!({"metadata": {"name": format!("many-{i}")}, "spec": {"ports": [{"port": 80}]}});
+        services.create(&PostParams::default(), &object(service)).await.unwrap()
+    };
+    let made = futures::future::join_all((0..WRITERS).map(create)).await;
+    let addresses: std::collections::BTreeSet<_> =
+        made.into_iter().filter_map(|s| s.spec?.cluster_ip).collect();
+    assert_eq!(addresses.len(), WRITERS);
 }
 
 fn map(name: &str, data: &[(&str, &str)]) -> ConfigMap {

@@ -159,9 +159,13 @@ async fn a_database_in_use_or_damaged_is_refused_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let server = open(dir.path()).await.unwrap();
     let file = dir.path().join("objects.redb");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "secrets are in there");
     let second = open(dir.path()).await.unwrap_err();
     assert!(matches!(second, Error::Disk(DiskError::Locked { ref path }) if *path == file), "{second}");
     drop(server);
+    let absent = open(&dir.path().join("absent")).await.unwrap_err().to_string();
+    assert!(absent.contains("cannot create") && absent.contains("absent/objects.redb"), "{absent}");
     std::fs::write(&file, "this is not a database, whatever its name says").unwrap();
     let damaged = open(dir.path()).await.unwrap_err();
     assert!(
