@@ -217,12 +217,7 @@ pub(crate) fn openapi(cluster: &Cluster, call: &Call, document: Option<&str>) ->
         return Ok(tagged(call, "application/json", index));
     };
     let document = ambit_schema::openapi_v3(&catalog, path).ok_or_else(Failure::no_such_resource)?;
-    let mut response = tagged(call, "application/json", encode(&document));
-    if call.query.value("hash").is_some() {
-        let forever = HeaderValue::from_static("public, immutable");
-        response.headers_mut().insert(header::CACHE_CONTROL, forever);
-    }
-    Ok(response)
+    Ok(tagged(call, "application/json", encode(&document)))
 }
 
 /// The media type of a version 2 document in protobuf.

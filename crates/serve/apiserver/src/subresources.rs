@@ -71,7 +71,7 @@ pub(crate) async fn bind(
         }
         let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.retain(|c| c["type"] != "PodScheduled");
-        conditions.push(json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now}));
+        conditions.push(json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now}));
         pod["status"]["conditions"] = conditions.into();
         Ok(pod)
     });

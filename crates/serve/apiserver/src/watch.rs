@@ -183,7 +183,9 @@ impl Watcher {
     /// The next chunk of the stream; `None` at its end. Cancel safe: nothing is taken before it is returned.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.state == State::Ended {
+            // A busy watch never waits below: it ends here.
+            let late = self.cluster.clock.now() >= self.deadline.into_std();
+            if late || self.state == State::Ended || self.stopping.is_cancelled() {
                 return None;
             }
             if let Some(chunk) = self.initial_chunk() {
