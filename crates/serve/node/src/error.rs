@@ -19,6 +19,12 @@ pub enum Error {
         /// The Debian package that has it.
         package: &'static str,
     },
+    /// Another node has what this one needs.
+    #[error("another node uses {what}: stop it first, or choose another one")]
+    Taken {
+        /// What it has.
+        what: String,
+    },
     /// The state directory cannot be used.
     #[error("the state directory {} cannot be used: {problem}: choose another one", dir.display())]
     StateDir {

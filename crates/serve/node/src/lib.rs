@@ -1,6 +1,7 @@
 //! The node runtime: pods on containerd over CRI, probes, logs, images, service routing and cluster DNS.
 //! It never decides a pod's next step itself.
 
+mod claim;
 mod cni;
 mod containerd;
 mod context;

@@ -1,5 +1,6 @@
 //! Starts the parts of the node in order, keeps them, and takes them down in reverse.
 
+use crate::claim::Claim;
 use crate::containerd::{self, Programs, Runtime};
 use crate::context::{Capacity, Context};
 use crate::cri::Cri;
@@ -48,6 +49,7 @@ pub async fn run(
     let layout = Layout::new(&settings.state_dir)?;
     let programs = Programs::find()?;
     let bridge = settings.bridge.clone();
+    let _claim = Claim::take(&settings.state_dir, &bridge)?;
     let outcome = start(settings, &layout, &programs, client, Outside { readiness, blocker, shutdown }).await;
     // Whatever failed, and wherever: nothing half-done is left.
     let cleaned = containerd::clean_up(&layout).await;

@@ -12,7 +12,8 @@ const INSIDE: &str = "AMBIT_TEST_INSIDE";
 /// How long a condition may take to come true.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Runs `test` in a process of its own with mount and network namespaces of its own. `name` is the test's full name.
+/// Runs `test` in a process of its own with mount, network and process namespaces of its own; a test that fails leaves
+/// no process behind, as they end with the last of these. `name` is the test's full name.
 #[track_caller]
 pub(crate) fn in_own_namespaces(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
@@ -23,7 +24,16 @@ pub(crate) fn in_own_namespaces(name: &str, test: impl Future<Output = ()>) {
         return;
     }
     let status = Command::new("unshare")
-        .args(["--net", "--mount", "--propagation", "private"])
+        .args([
+            "--net",
+            "--mount",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads", "1"])
         .env(INSIDE, "1")

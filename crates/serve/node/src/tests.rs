@@ -202,7 +202,7 @@ fn answer_plugin(listener: &std::os::unix::net::UnixListener) -> Value {
         let (head, body) = request.split_once("\r\n\r\n").unwrap_or_default();
         let lengths =
             head.lines().filter_map(|l| l.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-        if lengths.last() == Some(body.len()) {
+        if { lengths }.next_back() == Some(body.len()) {
             let body = serde_json::from_str(body).unwrap();
             let answer = r#"{"captured":false,"reason":"test"}"#;
             let head =

@@ -36,12 +36,13 @@ pub(crate) async fn end_left_runtime(layout: &Layout) -> Result<(), Error> {
 /// A mount or directory cannot be removed.
 pub(crate) async fn clean_up(layout: &Layout) -> Result<(), Error> {
     let sockets = shim_sockets(layout);
+    let results = cni_results(layout);
     for pid in shims(layout) {
         end(pid, Signal::SIGKILL).await;
     }
     kill_members(&layout.cgroup()).await;
-    for socket in sockets {
-        let _ = std::fs::remove_file(socket);
+    for file in sockets.into_iter().chain(results) {
+        let _ = std::fs::remove_file(file);
     }
     mount::unmount_below(layout.state_dir())?;
     remove_cgroup(&layout.cgroup()).await;
@@ -76,6 +77,19 @@ fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
     let address = |dir: PathBuf| std::fs::read_to_string(dir.join("address")).ok();
     let paths = entries.flatten().filter_map(|entry| address(entry.path()));
     paths.filter_map(|text| Some(PathBuf::from(text.trim().strip_prefix("unix://")?))).collect()
+}
+
+/// The results that the network plugins' library keeps of sandboxes which were not stopped, `NETWORK-SANDBOX-INTERFACE`.
+/// Their directory is fixed in containerd. Source: containernetworking/cni `libcni/api.go`.
+fn cni_results(layout: &Layout) -> Vec<PathBuf> {
+    let names = |dir: &Path| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
+    };
+    let sandboxes = names(&layout.runtime_state().join("io.containerd.grpc.v1.cri/sandboxes"));
+    let results = Path::new("/var/lib/cni/results");
+    let is_ours = |name: &String| sandboxes.iter().any(|id| name.contains(id.as_str()));
+    names(results).into_iter().filter(is_ours).map(|name| results.join(name)).collect()
 }
 
 fn processes() -> Vec<u32> {

@@ -72,6 +72,9 @@ fn a_sandbox_outlives_its_runtime_and_the_cleanup_leaves_nothing() {
             assert!(!layout.run_dir().exists());
             assert_eq!(super::cleanup::cgroup_dirs(&layout.cgroup()), Vec::<std::path::PathBuf>::new());
             assert_eq!(testing::processes_naming(dir.path()), Vec::<String>::new());
+            let results = std::fs::read_dir("/var/lib/cni/results").into_iter().flatten().flatten();
+            let names: Vec<_> = results.map(|entry| entry.file_name().into_string().unwrap()).collect();
+            assert!(names.iter().all(|name| !name.contains(&id)), "{names:?}");
         },
     );
 }
