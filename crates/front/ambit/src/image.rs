@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 ///
 /// # Errors
 /// A file cannot be read or written, or the running cluster refuses the archive.
+#[expect(clippy::print_stdout, reason = "the names are what a script reads on")]
 pub(crate) async fn run(action: ImageAction) -> Result<()> {
     match action {
         ImageAction::Pack { binary, name, output } => {

@@ -1,6 +1,6 @@
 //! Kubeconfigs: connections by an ordinary one, and files that only their owner reads.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,9 +19,10 @@ pub(crate) async fn connect(file: Option<&Path>) -> Result<kube::Client> {
                 .await
                 .with_context(|| format!("cannot use kubeconfig {}", path.display()))?
         }
+        // The places that were tried say nothing that the remedy does not.
         None => kube::Config::infer()
             .await
-            .context("found no cluster: pass --kubeconfig FILE or set KUBECONFIG")?,
+            .map_err(|_| anyhow!("found no cluster: pass --kubeconfig FILE or set KUBECONFIG"))?,
     };
     kube::Client::try_from(config).context("cannot make a client of the kubeconfig")
 }

@@ -1,5 +1,6 @@
-//! Manifests: read and checked as a whole, then applied in order.
+//! Manifests: read and checked as a whole against the types of the API server, then applied in order.
 
+use ambit_schema::{Catalog, FieldValidation, Scope};
 use anyhow::{Context as _, Result, anyhow, bail};
 use kube::Client;
 use kube::core::{DynamicObject, GroupVersionKind, Resource};
@@ -24,10 +25,11 @@ pub(crate) struct Manifest {
     object: Value,
 }
 
-/// Reads all manifests: files, folders of `.yaml`, `.yml` and `.json` files, `-` for stdin.
+/// Reads all manifests: files, folders of `.yaml`, `.yml` and `.json` files, `-` for stdin. What can be known of them
+/// without a cluster has been checked: syntax, kinds, fields and values.
 ///
 /// # Errors
-/// All faults of all files together, each with its file and document.
+/// All faults of all files together, each with its file, document and field.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>> {
     let (mut manifests, mut faults) = (Vec::new(), String::new());
     for file in files(paths)? {
@@ -39,10 +41,62 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Manifest>> {
             }
         }
     }
+    for fault in check(&manifests) {
+        let _ = write!(faults, "\n  {fault}");
+    }
     if !faults.is_empty() {
         bail!("the manifests are not valid, nothing was applied:{faults}");
     }
     Ok(manifests)
+}
+
+/// What the API server would refuse in any state of the cluster.
+fn check(manifests: &[Manifest]) -> Vec<String> {
+    let own = ambit_api::crds().into_iter().filter_map(|d| serde_json::to_value(d).ok());
+    let given =
+        manifests.iter().filter(|m| m.kind.kind == "CustomResourceDefinition").map(|m| m.object.clone());
+    let (catalog, problems) = Catalog::builtin().with_crds(&own.chain(given).collect::<Vec<_>>());
+    let fatal = problems.iter().filter(|p| p.fatal);
+    let mut faults: Vec<String> =
+        fatal.map(|p| format!("CustomResourceDefinition {}: {}", p.definition, p.message)).collect();
+    faults.extend(manifests.iter().flat_map(|m| faults_of(m, &catalog)));
+    faults
+}
+
+fn faults_of(manifest: &Manifest, catalog: &Catalog) -> Vec<String> {
+    let Manifest { origin, kind, object } = manifest;
+    let Some(known) = catalog.kind(&kind.group, &kind.version, &kind.kind) else {
+        return vec![format!("{origin}: {}", unknown_kind(kind, catalog))];
+    };
+    let mut object = match known.decode(object.clone(), FieldValidation::Strict) {
+        Ok(decoded) => decoded.object,
+        Err(error) => return vec![format!("{origin}: {error}")],
+    };
+    if known.scope == Scope::Namespaced && object.pointer("/metadata/namespace").is_none() {
+        object["metadata"]["namespace"] = "default".into();
+    }
+    known.default(&mut object);
+    known.validate_create(&object).into_iter().map(|fault| format!("{origin}: {fault}")).collect()
+}
+
+/// Says where a kind of that name is served, if anywhere.
+fn unknown_kind(kind: &GroupVersionKind, catalog: &Catalog) -> String {
+    let same = catalog.resources().filter(|r| r.kind.eq_ignore_ascii_case(&kind.kind));
+    let places: Vec<String> = same
+        .map(|r| {
+            if r.group.is_empty() {
+                format!("{} {}", r.version, r.kind)
+            } else {
+                format!("{}/{} {}", r.group, r.version, r.kind)
+            }
+        })
+        .collect();
+    let asked = format!("{} {} is not served here", kind.api_version(), kind.kind);
+    if places.is_empty() {
+        format!("{asked}; apply its CustomResourceDefinition with it")
+    } else {
+        format!("{asked}; {} is", places.join(", "))
+    }
 }
 
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -122,10 +176,18 @@ fn manifest(place: String, object: Value) -> Result<Manifest> {
 /// The first one that the API server refuses, with its file and the server's reason.
 pub(crate) async fn apply(client: &Client, manifests: &[Manifest]) -> Result<()> {
     for manifest in manifests {
-        apply_one(client, manifest).await.with_context(|| manifest.origin.clone())?;
+        apply_one(client, manifest).await.map_err(plain).with_context(|| manifest.origin.clone())?;
         tracing::info!(manifest = %manifest.origin, "applied manifest");
     }
     Ok(())
+}
+
+/// An answer of the API server in its own words.
+fn plain(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => anyhow!("the API server refused it: {}", status.message),
+        _ => error,
+    }
 }
 
 async fn apply_one(client: &Client, manifest: &Manifest) -> Result<()> {
@@ -189,7 +251,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, expected: Result<&[&str], &str>) {
+    fn check_parsed(text: &str, expected: Result<&[&str], &str>) {
         let got = parse("m.yaml", text).map_err(|e| format!("{e:#}"));
         match (got, expected) {
             (Ok(found), Ok(want)) => {
@@ -202,7 +264,7 @@ mod tests {
 
     #[test]
     fn documents_are_named_by_their_place() {
-        check(
+        check_parsed(
             "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: b}\n",
             Ok(&["m.yaml, document 1: Namespace a", "m.yaml, document 2: Pod b"]),
         );
@@ -210,7 +272,7 @@ mod tests {
 
     #[test]
     fn items_of_a_list_are_objects_of_their_own() {
-        check(
+        check_parsed(
             "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: b}}\n",
             Ok(&["m.yaml, document 1, item 1: Pod b"]),
         );
@@ -218,11 +280,40 @@ mod tests {
 
     #[test]
     fn faults_name_the_place_and_what_is_missing() {
-        check("kind: Pod\nmetadata: {name: b}\n", Err("document 1: apiVersion is missing"));
-        check("apiVersion: v1\nkind: Pod\n", Err("document 1: Pod: metadata.name is missing"));
-        check("- a\n", Err("an object is expected"));
-        check("a: [\n", Err("not valid YAML"));
-        check("a: 1\na: 2\n", Err("not valid YAML"));
+        check_parsed("kind: Pod\nmetadata: {name: b}\n", Err("document 1: apiVersion is missing"));
+        check_parsed("apiVersion: v1\nkind: Pod\n", Err("document 1: Pod: metadata.name is missing"));
+        check_parsed("- a\n", Err("an object is expected"));
+        check_parsed("a: [\n", Err("not valid YAML"));
+        check_parsed("a: 1\na: 2\n", Err("not valid YAML"));
+    }
+
+    #[track_caller]
+    fn check_types(text: &str, expected: &[&str]) {
+        let found = check(&parse("m", text).unwrap());
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (fault, part) in found.iter().zip(expected) {
+            assert!(fault.contains(part), "{fault} does not say {part}");
+        }
+    }
+
+    #[test]
+    fn what_no_cluster_would_take_is_refused_before_one_is_started() {
+        let pod = |spec: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: b}}\nspec: {spec}\n");
+        check_types(&pod("{containers: [{name: a, image: b}]}"), &[]);
+        check_types(
+            &pod("{containers: [{name: a, imagee: b}]}"),
+            &["unknown field \"spec.containers[0].imagee\""],
+        );
+        check_types(&pod("{containers: []}"), &["spec.containers"]);
+        check_types("apiVersion: v1\nkind: Podd\nmetadata: {name: b}\n", &["v1 Podd is not served here"]);
+        check_types("apiVersion: v1\nkind: Deployment\nmetadata: {name: b}\n", &["apps/v1 Deployment is"]);
+    }
+
+    #[test]
+    fn the_mesh_s_own_kinds_are_known() {
+        let text = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: b}\nspec: {mtls: {mode: MAYBE}}\n";
+        check_types(text, &["mode"]);
+        check_types(&text.replace("MAYBE", "STRICT"), &[]);
     }
 
     #[test]

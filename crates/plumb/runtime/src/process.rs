@@ -72,6 +72,8 @@ impl Program {
             .stdout(log.try_clone()?)
             .stderr(log)
             .kill_on_drop(true)
+            // Ctrl-C at a terminal goes to the whole process group: who stops this child, and when, is decided here.
+            .process_group(0)
             .spawn()
             .map_err(|e| {
                 io::Error::new(e.kind(), format!("{}: cannot start {}: {e}", self.name, self.path.display()))
