@@ -6,6 +6,8 @@ mod reach;
 mod release;
 mod restarts;
 
+pub(crate) use restarts::killed;
+
 use crate::cluster::Cluster;
 use crate::pods::{Ended, Job};
 use crate::report::{Line, Report};
@@ -70,7 +72,11 @@ pub async fn run_all(scene: &Scene<'_>, report: &mut Report) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the demo measures what a user sees")]
-async fn made(report: &mut Report, promise: &'static str, check: impl Future<Output = Result<String>>) {
+pub(crate) async fn made(
+    report: &mut Report,
+    promise: &'static str,
+    check: impl Future<Output = Result<String>>,
+) {
     let started = Instant::now();
     let seen = check.await.map_err(|e| format!("{e:#}"));
     report.add(Line { promise, seen, took: started.elapsed() });

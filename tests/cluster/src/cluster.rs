@@ -4,6 +4,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +45,7 @@ impl Programs {
 /// A running cluster; killed when dropped, stopped cleanly by [`Cluster::stop`].
 #[derive(Debug)]
 pub struct Cluster {
+    command: Command,
     child: Child,
     state: PathBuf,
     /// When `ambit up` was started.
@@ -56,24 +59,28 @@ impl Cluster {
     /// The program or its log file cannot be started.
     #[expect(clippy::disallowed_methods, reason = "the demo measures what a user sees")]
     pub fn start(programs: &Programs, state: &Path, manifests: &Path, proxy: Option<&Path>) -> Result<Self> {
-        let log = std::fs::File::create(state.join("up.log")).context("cannot write the log file")?;
-        let child = Command::new(programs.dir.join("ambit"))
-            .arg("up")
-            .arg("--state")
-            .arg(state.join("cluster"))
-            .arg("--write-kubeconfig")
-            .arg(state.join("kubeconfig"))
-            .arg("--image")
-            .arg(state.join("demo-app.tar"))
-            .arg("-f")
-            .arg(manifests)
-            .args(proxy.into_iter().flat_map(|p| [std::ffi::OsStr::new("--proxy"), p.as_os_str()]))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start ambit up")?;
-        Ok(Self { child, state: state.to_owned(), started: Instant::now() })
+        let mut command = Command::new(programs.dir.join("ambit"));
+        command.arg("up").arg("--state").arg(state.join("cluster"));
+        command.arg("--write-kubeconfig").arg(state.join("kubeconfig"));
+        command.arg("--image").arg(state.join("demo-app.tar"));
+        command.args(proxy.into_iter().flat_map(|p| [OsStr::new("--proxy"), p.as_os_str()]));
+        let child = spawn(&command, state, &[OsStr::new("-f"), manifests.as_os_str()])?;
+        Ok(Self { command, child, state: state.to_owned(), started: Instant::now() })
+    }
+
+    /// Kills `ambit up` without any warning and starts it again on the same state, without manifests.
+    ///
+    /// # Errors
+    /// It cannot be killed or started.
+    #[expect(clippy::disallowed_methods, reason = "the demo measures what a user sees")]
+    pub fn kill_and_start(&mut self) -> Result<()> {
+        self.child.kill().context("cannot kill ambit up")?;
+        self.child.wait()?;
+        // Whoever reads it next waits for the one that the new process writes.
+        std::fs::remove_file(self.kubeconfig()).context("cannot remove the old kubeconfig")?;
+        self.started = Instant::now();
+        self.child = spawn(&self.command, &self.state, &[])?;
+        Ok(())
     }
 
     /// Packs the demo workload into an image that `ambit up` imports.
@@ -208,6 +215,18 @@ impl Drop for Cluster {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Starts `ambit up` with more arguments; its output goes to the log file.
+fn spawn(command: &Command, state: &Path, more: &[&OsStr]) -> Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(state.join("up.log"))
+        .context("cannot write the log file")?;
+    let mut once = Command::new(command.get_program());
+    once.args(command.get_args()).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    once.spawn().context("cannot start ambit up")
 }
 
 /// Direct children of a process.

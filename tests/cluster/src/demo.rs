@@ -1,6 +1,6 @@
 //! The demo from the start of the cluster to its clean end.
 
-use crate::checks::{Scene, Timing, run_all};
+use crate::checks::{Scene, Timing, killed, made, run_all};
 use crate::cluster::{Cluster, Programs};
 use crate::machine::{Observed, processes_of};
 use crate::memory;
@@ -73,6 +73,12 @@ impl Demo<'_> {
         progress(&format!("resident memory: {}", memory::line(&memory::of_tree(cluster.pid()))));
         let policies = self.examples.join("policies");
         run_all(&Scene { cluster: &cluster, client, policies, timing: self.timing }, &mut report).await;
+        made(
+            &mut report,
+            "a killed ambit up starts again with all objects and running pods",
+            killed(&mut cluster),
+        )
+        .await;
         if self.afterwards == Afterwards::Keep {
             show_how_to_use(&cluster);
             cluster.keep();

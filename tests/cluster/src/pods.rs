@@ -205,6 +205,12 @@ pub fn uid(pod: &Pod) -> Result<&str> {
     pod.metadata.uid.as_deref().ok_or_else(|| anyhow!("the pod has no UID"))
 }
 
+/// How often the pod's first container was started again.
+pub fn restarts(pod: &Pod) -> i32 {
+    let status = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).and_then(|c| c.first());
+    status.map_or(0, |c| c.restart_count)
+}
+
 /// The pod's phase; empty when unknown.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()

@@ -22,15 +22,24 @@ pub(crate) struct Wanted<'a> {
     pub(crate) cni_bin_dirs: &'a [PathBuf],
     /// Files that must exist, and how to get each.
     pub(crate) files: Vec<(PathBuf, String)>,
-    /// Addresses that must be free, what for, and the flag that changes it, if there is one.
-    pub(crate) ports: Vec<(SocketAddr, &'static str, Option<&'static str>)>,
 }
 
-/// Checks all of it.
+/// An address that must be free, what for, and the flag that changes it, if there is one.
+pub(crate) type Port = (SocketAddr, &'static str, Option<&'static str>);
+
+/// Checks that the ports can be bound.
 ///
 /// # Errors
 /// All faults, a line each, with the remedy.
-pub(crate) fn check(wanted: &Wanted<'_>) -> Result<()> {
+pub(crate) fn check_ports(ports: &[Port]) -> Result<()> {
+    report(ports.iter().filter_map(busy_port).collect())
+}
+
+/// Checks programs, plugins, kernel and files.
+///
+/// # Errors
+/// All faults, a line each, with the remedy.
+pub(crate) fn check_machine(wanted: &Wanted<'_>) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("ambit up needs root (containers, network namespaces, mounts): run it with sudo");
     }
@@ -40,7 +49,10 @@ pub(crate) fn check(wanted: &Wanted<'_>) -> Result<()> {
     faults.extend(missing_features());
     let absent = wanted.files.iter().filter(|(path, _)| !path.is_file());
     faults.extend(absent.map(|(path, remedy)| format!("{} is missing: {remedy}", path.display())));
-    faults.extend(wanted.ports.iter().filter_map(busy_port));
+    report(faults)
+}
+
+fn report(faults: Vec<String>) -> Result<()> {
     if faults.is_empty() {
         return Ok(());
     }
@@ -71,7 +83,7 @@ fn missing_features() -> Vec<String> {
     absent.map(|(_, feature, remedy)| format!("the kernel lacks {feature}: {remedy}")).collect()
 }
 
-fn busy_port((address, what, flag): &(SocketAddr, &'static str, Option<&'static str>)) -> Option<String> {
+fn busy_port((address, what, flag): &Port) -> Option<String> {
     let error = TcpListener::bind(address).err()?;
     let remedy = flag.map_or_else(
         || "stop the process that listens there (ss -ltnp shows it)".to_owned(),

@@ -12,7 +12,7 @@ use crate::proxy_settings::ProxyPlace;
 use crate::roles::{self, NodePlace};
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_names::{mesh, port};
-use ambit_runtime::process::Program;
+use ambit_runtime::process::{Program, end_leftover};
 use ambit_runtime::{Clock, Readiness};
 use ambit_trust::pki::ClusterPki;
 use anyhow::{Context as _, Result, anyhow};
@@ -37,8 +37,12 @@ const READY_POLL: Duration = Duration::from_millis(20);
 pub(crate) async fn run(args: Up) -> Result<()> {
     let manifests = manifests::read(&args.manifests)?;
     let layout = Layout::new(&args)?;
-    preflight::check(&wanted(&args, &layout))?;
+    preflight::check_machine(&wanted(&args, &layout))?;
     let _lock = layout.prepare()?;
+    for file in [&layout.agent_pid, &layout.proxy_pid] {
+        end_leftover(file).await.context("cannot take over from a run that was killed")?;
+    }
+    preflight::check_ports(&ports(&args, &layout))?;
     let mut stop = Stop::install()?;
     let mut cluster =
         Cluster { args: &args, layout: &layout, readiness: Readiness::default(), parts: Parts::default() };
@@ -140,8 +144,6 @@ impl Cluster<'_> {
         let token = TokenFile { client: admin.clone(), pod, file: self.layout.token_file.clone() };
         self.parts.during(token.write()).await?;
         self.parts.start("the renewal of the proxy's token", |stop| token.keep_fresh(stop));
-        let agent = self.agent_program();
-        self.parts.start("the agent", |stop| agent.keep_running(Clock, stop));
         let place = ProxyPlace {
             control_plane: format!("https://localhost:{}", self.layout.control_plane.port()),
             root_file: self.layout.root_file.clone(),
@@ -153,6 +155,9 @@ impl Cluster<'_> {
         };
         let proxy = self.proxy_program(&place);
         self.parts.start("the proxy", |stop| proxy.keep_running(Clock, stop));
+        // Started behind the proxy, the agent stops before it: the proxy lets go of every pod and has nothing to drain.
+        let agent = self.agent_program();
+        self.parts.start("the agent", |stop| agent.keep_running(Clock, stop));
         Ok(())
     }
 
@@ -192,6 +197,7 @@ impl Cluster<'_> {
             args,
             env: vec![],
             log: self.layout.logs.join("agent.log"),
+            pid_file: self.layout.agent_pid.clone(),
         }
     }
 
@@ -202,6 +208,7 @@ impl Cluster<'_> {
             args: vec!["proxy".to_owned()],
             env: place.environment(),
             log: self.layout.logs.join("proxy.log"),
+            pid_file: self.layout.proxy_pid.clone(),
         }
     }
 
@@ -242,9 +249,14 @@ fn wanted<'a>(args: &'a Up, layout: &Layout) -> preflight::Wanted<'a> {
         .iter()
         .map(|p| (p.clone(), "--image names an archive: see `ambit image pack --help`".to_owned()));
     files.extend(images);
+    preflight::Wanted { cni_bin_dirs: &args.programs.cni_bin_dirs, files }
+}
+
+/// Addresses that must be free.
+fn ports(args: &Up, layout: &Layout) -> Vec<preflight::Port> {
     let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
     let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-    let ports = vec![
+    vec![
         (args.listen, "the API server", Some("--listen")),
         (layout.control_plane, "the control plane", None),
         (any(port::NODE), "the node's server", None),
@@ -253,8 +265,7 @@ fn wanted<'a>(args: &'a Up, layout: &Layout) -> preflight::Wanted<'a> {
         (local(port::PROXY_ADMIN), "the proxy's admin endpoint", None),
         (any(port::PROXY_METRICS), "the proxy's metrics", None),
         (any(port::PROXY_READY), "the proxy's readiness", None),
-    ];
-    preflight::Wanted { cni_bin_dirs: &args.programs.cni_bin_dirs, files, ports }
+    ]
 }
 
 /// Ctrl-C and SIGTERM.

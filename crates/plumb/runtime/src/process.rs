@@ -4,7 +4,7 @@ use crate::{Backoff, Clock, Shutdown};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
@@ -14,6 +14,8 @@ use tracing::{info, warn};
 pub const TERM_WAIT: Duration = Duration::from_secs(5);
 /// A child that ran this long starts over with the shortest delay.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
+/// Pause between two looks at a process that was killed.
+const LEFTOVER_POLL: Duration = Duration::from_millis(10);
 /// Delays between restarts.
 const RESTART_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
@@ -30,6 +32,8 @@ pub struct Program {
     pub env: Vec<(String, String)>,
     /// File that receives both output streams, appended to.
     pub log: PathBuf,
+    /// File that names the running process, for [`end_leftover`] after a crash of this one.
+    pub pid_file: PathBuf,
 }
 
 impl Program {
@@ -44,13 +48,18 @@ impl Program {
         loop {
             let started = clock.now();
             let mut child = self.start()?;
+            self.note(&child)?;
             info!(program = %self.name, pid = child.id(), "started program");
             tokio::select! {
                 ended = child.wait() => {
                     let status = ended?;
+                    std::fs::remove_file(&self.pid_file)?;
                     warn!(program = %self.name, %status, log = %self.log.display(), "program ended, starting it again");
                 }
-                () = shutdown.cancelled() => return stop(&mut child).await,
+                () = shutdown.cancelled() => {
+                    let stopped = stop(&mut child).await;
+                    return stopped.and(std::fs::remove_file(&self.pid_file));
+                }
             }
             if clock.now().duration_since(started) > STABLE_AFTER {
                 delays.reset();
@@ -60,6 +69,13 @@ impl Program {
                 () = shutdown.cancelled() => return Ok(()),
             }
         }
+    }
+
+    /// Writes the process's id and start to the pid file; together they name it for ever.
+    fn note(&self, child: &Child) -> io::Result<()> {
+        let Some(pid) = child.id() else { return Ok(()) };
+        let started = start_time(pid).unwrap_or_default();
+        std::fs::write(&self.pid_file, format!("{pid} {started}\n"))
     }
 
     fn start(&self) -> io::Result<Child> {
@@ -79,6 +95,46 @@ impl Program {
                 io::Error::new(e.kind(), format!("{}: cannot start {}: {e}", self.name, self.path.display()))
             })
     }
+}
+
+/// Kills the process that a pid file names, if it still runs: its parent died without stopping it. The file is removed.
+///
+/// It is killed, not asked: a program that cleans up at its end would undo what the one after it takes over.
+///
+/// # Errors
+/// The process does not end, or the file cannot be removed.
+pub async fn end_leftover(pid_file: &Path) -> io::Result<()> {
+    let Ok(noted) = std::fs::read_to_string(pid_file) else { return Ok(()) };
+    if let Some(pid) = running(&noted) {
+        warn!(pid, file = %pid_file.display(), "ending a process that an earlier run left behind");
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        let gone = async {
+            while running(&noted).is_some() {
+                tokio::time::sleep(LEFTOVER_POLL).await;
+            }
+        };
+        tokio::time::timeout(TERM_WAIT, gone).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("process {pid} of an earlier run does not end"))
+        })?;
+    }
+    std::fs::remove_file(pid_file)
+}
+
+/// The process that a pid file's content names, unless it has ended.
+fn running(noted: &str) -> Option<u32> {
+    let (pid, started) = noted.trim().split_once(' ')?;
+    let pid = pid.parse().ok()?;
+    (start_time(pid)? == started.parse::<u64>().ok()?).then_some(pid)
+}
+
+/// When a process started, in ticks since boot; none if it does not run. Source: proc(5), field 22 of stat, which is
+/// the 20th behind the name in parentheses.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    // A zombie has ended; its parent has only not asked yet.
+    if state == "Z" { None } else { fields.nth(18)?.parse().ok() }
 }
 
 /// Ends a child: SIGTERM, then SIGKILL after [`TERM_WAIT`].
@@ -110,6 +166,7 @@ mod tests {
             args: vec!["-c".into(), "echo run".into()],
             env: vec![],
             log: log.clone(),
+            pid_file: dir.join("pid"),
         };
         let shutdown = Shutdown::new();
         let task = tokio::spawn(program.keep_running(Clock, shutdown.clone()));
@@ -118,6 +175,26 @@ mod tests {
         }
         shutdown.cancel();
         task.await.expect("no panic").expect("no error");
+        assert!(!dir.join("pid").exists());
+        std::fs::remove_dir_all(dir).expect("it was made above");
+    }
+
+    #[tokio::test]
+    async fn a_left_process_is_ended_and_another_of_its_id_is_not() {
+        let dir = std::env::temp_dir().join(format!("ambit-leftover-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("the temporary directory can be written");
+        let file = dir.join("pid");
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep is there");
+        let pid = child.id().expect("it runs");
+        let started = start_time(pid).expect("it runs");
+        std::fs::write(&file, format!("{pid} {}\n", started + 1)).expect("written");
+        end_leftover(&file).await.expect("nothing to end");
+        assert!(child.try_wait().expect("it can be asked").is_none(), "another process was ended");
+        std::fs::write(&file, format!("{pid} {started}\n")).expect("written");
+        end_leftover(&file).await.expect("it ends");
+        assert!(!child.wait().await.expect("it can be asked").success());
+        assert!(!file.exists());
+        end_leftover(&file).await.expect("no file, nothing to do");
         std::fs::remove_dir_all(dir).expect("it was made above");
     }
 }

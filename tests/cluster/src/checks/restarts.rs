@@ -1,14 +1,15 @@
 //! Parts that die and come back.
 
 use super::{Scene, capture_of_bytes};
-use crate::cluster::POLL;
+use crate::cluster::{Cluster, POLL};
 use crate::pods::{self, Job};
-use ambit_api::core::v1::Event;
+use ambit_api::core::v1::{ConfigMap, Event};
 use ambit_names::{annotation, redirection};
 use anyhow::{Context as _, Result, bail};
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// How long a part may take to come back.
@@ -44,6 +45,38 @@ pub(super) async fn proxy(scene: &Scene<'_>) -> Result<String> {
     still_captured(scene).await?;
     let bytes = capture_of_bytes::encrypted(scene).await?;
     Ok(format!("proxy {proxy} killed, {back} took over\n{bytes}"))
+}
+
+/// `ambit up` is killed: what it had acknowledged is there when it starts again, and the pods have gone on running.
+pub(crate) async fn killed(cluster: &mut Cluster) -> Result<String> {
+    let client = cluster.client().await?;
+    let before = pods::of_app(&client, "demo", "server").await?;
+    let marker: ConfigMap =
+        serde_json::from_value(json!({ "metadata": { "name": "kept", "namespace": "demo" } }))?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "demo");
+    let made = maps.create(&PostParams::default(), &marker).await?;
+    cluster.kill_and_start()?;
+    let client = cluster.client().await?;
+    let answered = cluster.started.elapsed();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "demo");
+    let kept = maps.get("kept").await.context("an acknowledged object is gone")?;
+    if kept.metadata.uid != made.metadata.uid {
+        bail!("another object has taken the acknowledged one's place");
+    }
+    let after = pods::of_app(&client, "demo", "server").await?;
+    if (pods::uid(&before)?, pods::restarts(&before)) != (pods::uid(&after)?, pods::restarts(&after)) {
+        bail!("the pod did not go on running: {} restarts", pods::restarts(&after));
+    }
+    let args = ["get", "http://server/", "--count", "20", "--interval", "100"];
+    let log =
+        pods::run(&client, Job { namespace: "demo", name: "after-kill", account: "client", args: &args })
+            .await?;
+    log.success().context("a request after the start")?;
+    Ok(format!(
+        "the API answers {} ms after the new start; the pod goes on with {} restarts",
+        answered.as_millis(),
+        pods::restarts(&after)
+    ))
 }
 
 /// Creates a pod and waits until its sandbox was refused for want of an agent.

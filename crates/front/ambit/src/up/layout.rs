@@ -34,6 +34,10 @@ pub(crate) struct Layout {
     pub(crate) token_file: PathBuf,
     /// Kubeconfig of the agent.
     pub(crate) agent_kubeconfig: PathBuf,
+    /// Names the running agent.
+    pub(crate) agent_pid: PathBuf,
+    /// Names the running proxy.
+    pub(crate) proxy_pid: PathBuf,
     /// This program.
     pub(crate) own_program: PathBuf,
     /// Folder of the companion programs.
@@ -68,6 +72,8 @@ impl Layout {
             root_file: run.join("root-cert.pem"),
             token_file: run.join("istio-token"),
             agent_kubeconfig: run.join("agent.kubeconfig"),
+            agent_pid: run.join("agent.pid"),
+            proxy_pid: run.join("proxy.pid"),
             own_program: std::env::current_exe().context("cannot find this program's own file")?,
             programs: program_dir(&args.programs)?,
             node_ip: primary_address().unwrap_or(gateway),
