@@ -245,7 +245,13 @@ pub(crate) fn with_object_fields(mut fields: Vec<Field>) -> Vec<Field> {
         table::find("apimachinery.pkg.apis.meta.v1.ObjectMeta").map_or(Shape::AnyObject, Shape::Definition);
     fields.retain(|field| !matches!(field.name.as_ref(), "apiVersion" | "kind" | "metadata"));
     for (name, shape) in [("apiVersion", Shape::String), ("kind", Shape::String), ("metadata", metadata)] {
-        fields.push(Field { name: name.into(), required: false, lenient: false, schema: Schema::of(shape) });
+        fields.push(Field {
+            name: name.into(),
+            required: false,
+            lenient: false,
+            schema: Schema::of(shape),
+            wire: None,
+        });
     }
     fields.sort_by(|a, b| a.name.cmp(&b.name));
     fields

@@ -79,6 +79,43 @@ pub struct Field {
     pub lenient: bool,
     /// The type of its value.
     pub schema: Schema,
+    /// How it is written in protobuf; `None` where it is not.
+    pub(crate) wire: Option<Box<Wire>>,
+}
+
+/// How a field is written in protobuf.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wire {
+    /// Its number, after the numbers of the messages around it that JSON flattens.
+    pub(crate) path: Vec<u32>,
+    /// What an absent scalar is told from.
+    pub(crate) zero: Zero,
+    /// What its message looks like.
+    pub(crate) form: WireForm,
+}
+
+/// What the zero of a scalar says in protobuf, where the Go type that is not a pointer is written always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zero {
+    /// The same as an absent field.
+    Absent,
+    /// A value of its own.
+    Value,
+}
+
+/// Forms of messages that the type of the field does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WireForm {
+    /// As the type of the field says; any JSON value is its text.
+    Plain,
+    /// A list inside a message of its own.
+    Items,
+    /// A JSON schema, or a list of them.
+    SchemaOrArray,
+    /// A JSON schema, or a truth value.
+    SchemaOrBool,
+    /// A JSON schema, or a list of strings.
+    SchemaOrStrings,
 }
 
 /// How items of a list are told apart. Source: the `x-kubernetes-list-type` extension.

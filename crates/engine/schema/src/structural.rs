@@ -290,6 +290,7 @@ fn read_fields(schema: &Value) -> Vec<Field> {
             required: required.contains(&name.as_str()),
             lenient: false,
             schema: read(property),
+            wire: None,
         })
         .collect();
     // A required field that no property describes still has to be there.
@@ -302,6 +303,7 @@ fn read_fields(schema: &Value) -> Vec<Field> {
                 required: true,
                 lenient: false,
                 schema: Schema::default(),
+                wire: None,
             });
         }
     }
@@ -390,6 +392,7 @@ fn read_logic_fields(schema: &Value) -> Vec<Field> {
             required: required.contains(&name.as_str()),
             lenient: false,
             schema: read_logic(property),
+            wire: None,
         })
         .collect();
     let bare = required.iter().filter(|name| schema["properties"].get(**name).is_none());
@@ -398,6 +401,7 @@ fn read_logic_fields(schema: &Value) -> Vec<Field> {
         required: true,
         lenient: false,
         schema: Schema::default(),
+        wire: None,
     }));
     fields.sort_by(|a, b| a.name.cmp(&b.name));
     fields

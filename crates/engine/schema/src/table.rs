@@ -7,7 +7,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use serde_json::Value;
 
-use crate::schema::{Field, ListKind, MapKind, PatchStrategy, Schema, Shape};
+use crate::schema::{Field, ListKind, MapKind, PatchStrategy, Schema, Shape, Wire, WireForm, Zero};
 
 static TYPES: &str = include_str!("../data/types.tbl");
 static FACTS: &str = include_str!("../data/facts.tbl");
@@ -137,11 +137,33 @@ fn parse_field(table: &Table, line: &str) -> Field {
     let name = words.next().unwrap_or_default();
     let required = name.ends_with('!');
     let mut schema = Schema::of(parse_type(table, words.next().expect("a field has a type")));
+    let mut wire = None;
     for word in words {
+        if let Some(number) = word.strip_prefix('#') {
+            wire = Some(Box::new(parse_wire(number)));
+            continue;
+        }
         let (key, value) = word.split_once('=').expect("semantics are key=value");
         apply_semantics(&mut schema, key, value);
     }
-    Field { name: name.trim_end_matches('!').into(), required, lenient: false, schema }
+    Field { name: name.trim_end_matches('!').into(), required, lenient: false, schema, wire }
+}
+
+/// A number as the head of `types.tbl` explains it: `2.7?:or-bool`.
+fn parse_wire(word: &str) -> Wire {
+    let (number, form) = word.split_once(':').unwrap_or((word, ""));
+    let form = match form {
+        "" => WireForm::Plain,
+        "items" => WireForm::Items,
+        "or-array" => WireForm::SchemaOrArray,
+        "or-bool" => WireForm::SchemaOrBool,
+        "or-strings" => WireForm::SchemaOrStrings,
+        _ => panic!("types.tbl has an unknown form {form}"),
+    };
+    let zero = if number.ends_with('?') { Zero::Value } else { Zero::Absent };
+    let path = number.trim_end_matches('?').split('.');
+    let path = path.map(|part| part.parse().expect("a protobuf number is a number")).collect();
+    Wire { path, zero, form }
 }
 
 fn parse_type(table: &Table, word: &str) -> Shape {

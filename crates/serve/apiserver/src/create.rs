@@ -28,7 +28,7 @@ pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target)
     if kind.is_namespaced() && target.namespace.is_empty() {
         return Err(Failure::bad_request("an empty namespace may not be set during creation"));
     }
-    let decoded = decode(kind, call.parsed_body()?, call.field_validation()?)?;
+    let decoded = decode(kind, call.parsed_body(&kind.group_version_kind())?, call.field_validation()?)?;
     let object = create_object(cluster, target, decoded.object, effect).await?;
     let mut response = answer::encoded(StatusCode::CREATED, view.encoding, view.object(kind, &object))?;
     answer::warn(&mut response, &decoded.warnings);

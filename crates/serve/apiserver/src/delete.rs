@@ -10,7 +10,7 @@ use crate::object::{Object, Stored};
 use crate::read;
 use crate::request::{Call, Effect, Target, collection, text};
 use crate::status::{Answer, Failure};
-use ambit_schema::ResourceType;
+use ambit_schema::{GroupVersionKind, ResourceType};
 use ambit_store::{Conflict, Expect};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -53,7 +53,8 @@ pub(crate) enum Deleted {
 impl Options {
     /// Reads the options from the body, else from the query.
     pub(crate) fn parse(call: &Call) -> Answer<Self> {
-        let body = if call.body.is_empty() { Value::Null } else { call.parsed_body()?.value };
+        let expected = GroupVersionKind::new("meta.k8s.io", "v1", "DeleteOptions");
+        let body = if call.body.is_empty() { Value::Null } else { call.parsed_body(&expected)?.value };
         Self::of(&body, call)
     }
 

@@ -43,7 +43,8 @@ pub(crate) async fn update(
     part: Part,
 ) -> Answer<Response<Body>> {
     call.check_field_manager()?;
-    let decoded = decode(&target.kind, call.parsed_body()?, call.field_validation()?)?;
+    let decoded =
+        decode(&target.kind, call.parsed_body(&target.kind.group_version_kind())?, call.field_validation()?)?;
     let Decoded { object, warnings } = decoded;
     let changed = change(cluster, target, (part, call.effect()?), |_| Ok(object.clone())).await?;
     respond(cluster, call, target, &changed, &warnings)

@@ -2,7 +2,10 @@
 
 use crate::address::Query;
 use crate::status::{Answer, Failure};
-use ambit_schema::{FieldValidation, Parsed, ResourceType, parse_json, parse_yaml};
+use ambit_schema::{
+    FieldValidation, GroupVersionKind, Parsed, ProtobufError, ResourceType, decode_protobuf, parse_json,
+    parse_yaml,
+};
 use ambit_store::Key;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -76,8 +79,8 @@ impl Call {
         self.header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim()
     }
 
-    /// The body as a value, by its media type.
-    pub(crate) fn parsed_body(&self) -> Answer<Parsed> {
+    /// The body as a value, by its media type. `expected` is the kind of a body that does not name its own.
+    pub(crate) fn parsed_body(&self, expected: &GroupVersionKind) -> Answer<Parsed> {
         match self.content_type() {
             "" | "application/json" => {
                 parse_json(&self.body).map_err(|e| Failure::bad_request(e.to_string()))
@@ -87,12 +90,16 @@ impl Call {
                     .map_err(|e| Failure::bad_request(format!("the body is not UTF-8: {e}")))?;
                 parse_yaml(text).map_err(|e| Failure::bad_request(e.to_string()))
             }
-            "application/vnd.kubernetes.protobuf" => Err(Failure::unsupported_media_type(
-                "protobuf bodies are not supported by this server: send application/json or application/yaml",
-            )),
+            "application/vnd.kubernetes.protobuf" => match decode_protobuf(&self.body, expected) {
+                Ok(value) => Ok(value.into()),
+                Err(error @ ProtobufError::Kind(_)) => {
+                    Err(Failure::unsupported_media_type(error.to_string()))
+                }
+                Err(error) => Err(Failure::bad_request(error.to_string())),
+            },
             other => Err(Failure::unsupported_media_type(format!(
                 "the body of the request was in an unknown format ({other}) - accepted media types include: \
-                 application/json, application/yaml"
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf"
             ))),
         }
     }

@@ -8,7 +8,7 @@ use crate::modify::{Part, Patch, change};
 use crate::request::{Call, Effect, Target, text};
 use crate::status::{Answer, Failure};
 use crate::tokens::{Claims, Reference, Subject};
-use ambit_schema::{Parsed, decode_kind};
+use ambit_schema::{GroupVersionKind, Parsed, decode_kind};
 use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
 /// Reads the body of a kind that belongs to a subresource.
 fn body(call: &Call, (group, version, kind): (&str, &str, &str)) -> Answer<Value> {
-    let Parsed { value, duplicates } = call.parsed_body()?;
+    let Parsed { value, duplicates } = call.parsed_body(&GroupVersionKind::new(group, version, kind))?;
     let found = text(&value, "/kind");
     if !found.is_empty() && found != kind {
         return Err(Failure::bad_request(format!("the body is a {found}, not a {kind}")));
@@ -240,5 +240,6 @@ fn scale_of(object: &Value) -> Value {
 
 /// Reads a review: an object that is answered, not stored.
 pub(crate) fn review_body(call: &Call, target: &Target) -> Answer<Value> {
-    Ok(decode(&target.kind, call.parsed_body()?, call.field_validation()?)?.object)
+    Ok(decode(&target.kind, call.parsed_body(&target.kind.group_version_kind())?, call.field_validation()?)?
+        .object)
 }

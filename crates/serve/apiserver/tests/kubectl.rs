@@ -169,6 +169,41 @@ async fn kubectl_applies_changes_and_deletes_a_manifest() {
     cluster.stop().await;
 }
 
+/// The create commands of single kinds send protobuf.
+#[tokio::test]
+async fn kubectl_creates_by_command() {
+    let cluster = cluster_with_account().await;
+    let kubectl = Kubectl::of(&cluster);
+    let create = async |line: &str, expected: &str| {
+        let args: Vec<&str> = std::iter::once("create").chain(line.split(' ')).collect();
+        kubectl.ok(&args, "", &[expected]).await
+    };
+    create("namespace shop", "namespace/shop created").await;
+    create("serviceaccount clerk -n shop", "serviceaccount/clerk created").await;
+    create("configmap settings --from-literal=a=b", "configmap/settings created").await;
+    create("secret generic keys --from-literal=k=v", "secret/keys created").await;
+    create("deployment web --image=demo-app:1 --replicas=0", "deployment.apps/web created").await;
+    create("service clusterip web --tcp=80:8080", "service/web created").await;
+    let token = create("token clerk -n shop --duration=10m", "").await;
+    assert_eq!(token.trim().split('.').count(), 3, "{token}");
+    for (of, path, expected) in [
+        ("configmap/settings", "{.data.a}", "b"),
+        ("secret/keys", "{.data.k} {.type}", "dg== Opaque"),
+        ("deployment/web", "{.spec.replicas} {.spec.strategy.type}", "0 RollingUpdate"),
+        ("deployment/web", "{.spec.template.spec.containers[*].image}", "demo-app:1"),
+        ("deployment/web", "{.spec.template.spec.restartPolicy}", "Always"),
+        ("service/web", "{.spec.type} {.spec.ports[0].targetPort}", "ClusterIP 8080"),
+    ] {
+        let path = format!("jsonpath={path}");
+        assert_eq!(kubectl.ok(&["get", of, "-o", &path], "", &[]).await, expected);
+    }
+    kubectl.fails(&["create", "namespace", "shop"], "", "namespaces \"shop\" already exists").await;
+    let invalid = ["create", "deployment", "bad", "--image=demo-app:1", "--replicas=-2"];
+    kubectl.fails(&invalid, "", "spec.replicas").await;
+    kubectl.ok(&["delete", "deployment", "web", "--now"], "", &["deleted"]).await;
+    cluster.stop().await;
+}
+
 #[tokio::test]
 async fn kubectl_is_told_what_is_wrong() {
     let cluster = cluster_with_account().await;

@@ -82,7 +82,12 @@ async fn bad_requests_are_refused_with_a_status_that_says_why() {
     let posts = async |path: &str, headers: &[(&str, &str)], body, expected| {
         check("POST", path, headers, body, expected).await
     };
-    posts(MAPS, protobuf, "k8s\0", (415, "UnsupportedMediaType", "protobuf bodies are not supported")).await;
+    posts(MAPS, protobuf, good, (400, "BadRequest", "does not begin with")).await;
+    posts(MAPS, protobuf, "k8s\0\x12\x09cut", (400, "BadRequest", "longer than the message")).await;
+    posts(MAPS, protobuf, "k8s\0\x0a\x08\x12\x06Secret", (400, "BadRequest", "(Secret) does not match"))
+        .await;
+    let gadget = "k8s\0\x0a\x0c\x0a\x02v1\x12\x06Gadget";
+    posts(MAPS, protobuf, gadget, (415, "UnsupportedMediaType", "send application/json")).await;
     posts(MAPS, &[("content-type", "text/html")], good, (415, "UnsupportedMediaType", "text/html")).await;
     posts(MAPS, json, "{", (400, "BadRequest", "not valid JSON")).await;
     posts(MAPS, json, "[]", (400, "BadRequest", "not an object")).await;
@@ -255,6 +260,11 @@ async fn a_definition_takes_its_objects_with_it_and_waits_for_the_held_ones() {
     assert!(conditions.iter().any(|c| c.type_ == "Established" && c.status == "True"), "{conditions:?}");
     let kind = kube::core::GroupVersionKind::gvk("example.com", "v1", "Toy");
     let resource = kube::core::ApiResource::from_gvk_with_plural(&kind, "toys");
+    // Custom resources have no protobuf form.
+    let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
+    let path = "/apis/example.com/v1/namespaces/default/toys";
+    let refused = send(&client, "POST", path, &protobuf, b"k8s\0".to_vec()).await;
+    assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let toys: Api<DynamicObject> = Api::default_namespaced_with(client, &resource);
     for (name, finalizers) in [("free", json!([])), ("held", json!(["example.com/hold"]))] {
         let toy = json!({"apiVersion": "example.com/v1", "kind": "Toy", "metadata": {"name": name, "finalizers": finalizers}});
