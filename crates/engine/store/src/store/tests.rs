@@ -209,5 +209,5 @@ fn contradictions_in_what_was_saved_are_found() {
     assert_eq!(error, RestoreError::Gap { expected: 5, found: 6 });
     let gap = Saved { revision: 5, compacted: 2, objects: vec![], history: vec![undo(3), undo(5)] };
     let error = Store::<u32>::restore(10, gap).expect_err("revision 4 is missing");
-    assert_eq!(error, RestoreError::Gap { expected: 4, found: 3 });
+    assert_eq!(error, RestoreError::Gap { expected: 4, found: 5 });
 }
