@@ -1,5 +1,6 @@
 //! What a machine must have before anything is started. All faults are reported together.
 
+use ambit_rules::{Batch, Command, TableName};
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -80,7 +81,18 @@ fn missing_plugins(dirs: &[PathBuf]) -> Vec<String> {
 
 fn missing_features() -> Vec<String> {
     let absent = FEATURES.iter().filter(|(path, ..)| !Path::new(path).exists());
-    absent.map(|(_, feature, remedy)| format!("the kernel lacks {feature}: {remedy}")).collect()
+    let mut faults: Vec<String> =
+        absent.map(|(_, feature, remedy)| format!("the kernel lacks {feature}: {remedy}")).collect();
+    faults.extend(nf_tables_fault());
+    faults
+}
+
+/// Makes and deletes a table in one transaction, which leaves nothing and shows whether the kernel takes it.
+fn nf_tables_fault() -> Option<String> {
+    let table = TableName::inet("ambit-preflight");
+    let mut batch = Batch::default();
+    batch.push(Command::AddTable(table.clone())).push(Command::DeleteTable(table));
+    ambit_linux::nft::apply(&batch).err().map(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
 fn busy_port((address, what, flag): &Port) -> Option<String> {
