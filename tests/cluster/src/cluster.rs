@@ -1,5 +1,6 @@
 //! A cluster started by the program itself, as a user starts it.
 
+use crate::wait::POLL;
 use anyhow::{Context, Result, anyhow, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::sys::signal::{Signal, kill};
@@ -14,8 +15,6 @@ use std::time::{Duration, Instant};
 const START_WAIT: Duration = Duration::from_secs(120);
 /// How long the cluster may take to clean up after Ctrl-C.
 const STOP_WAIT: Duration = Duration::from_secs(60);
-/// Pause between two looks at something awaited.
-pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// Where the built programs are.
 #[derive(Debug, Clone)]

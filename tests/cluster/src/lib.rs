@@ -10,3 +10,4 @@ pub mod memory;
 pub mod pods;
 pub mod report;
 pub mod sandbox;
+mod wait;

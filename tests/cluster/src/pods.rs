@@ -1,12 +1,12 @@
 //! Pods that the checks run, and what they say.
 
-use crate::cluster::POLL;
+use crate::wait::{POLL, POLL_TIMED, Seen, until};
 use ambit_api::core::v1::Pod;
 use anyhow::{Context, Result, anyhow, bail};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a pod may take from its creation to its end.
 const RUN_WAIT: Duration = Duration::from_secs(60);
@@ -94,18 +94,14 @@ async fn finish(client: &Client, namespace: &str, name: &str) -> Result<Ended> {
 ///
 /// # Errors
 /// The API refuses, or the pod stays.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 pub async fn remove(client: &Client, namespace: &str, name: &str) -> Result<()> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     api.delete(name, &DeleteParams::default()).await?;
-    let asked = Instant::now();
-    while api.get_opt(name).await?.is_some() {
-        if asked.elapsed() > RUN_WAIT {
-            bail!("pod {name} is still there {RUN_WAIT:?} after its deletion");
-        }
-        tokio::time::sleep(POLL).await;
-    }
-    Ok(())
+    let what = format!("the end of pod {name} after its deletion");
+    until(&what, RUN_WAIT, POLL, async || {
+        Ok(api.get_opt(name).await?.map_or(Seen::Done(()), |p| Seen::NotYet(state(&p))))
+    })
+    .await
 }
 
 /// What the pod has written so far.
@@ -121,7 +117,6 @@ pub async fn log(client: &Client, namespace: &str, name: &str) -> Result<String>
 ///
 /// # Errors
 /// It does not within a minute; the message holds the pod's state.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 pub async fn wait(
     client: &Client,
     namespace: &str,
@@ -130,63 +125,42 @@ pub async fn wait(
     done: impl Fn(&Pod) -> bool,
 ) -> Result<Pod> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let asked = Instant::now();
-    loop {
+    until(&format!("pod {name} should {what}"), RUN_WAIT, POLL, async || {
         let pod = api.get(name).await?;
-        if done(&pod) {
-            return Ok(pod);
-        }
-        if asked.elapsed() > RUN_WAIT {
-            let state = container(&pod).unwrap_or_default();
-            bail!("pod {name} did not {what} within {RUN_WAIT:?}: phase {}, {state}", phase(&pod));
-        }
-        tokio::time::sleep(POLL).await;
-    }
+        Ok(if done(&pod) { Seen::Done(pod) } else { Seen::NotYet(state(&pod)) })
+    })
+    .await
 }
 
 /// The one ready pod with the label `app=<app>`.
 ///
 /// # Errors
 /// There is none within a minute.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 pub async fn of_app(client: &Client, namespace: &str, app: &str) -> Result<Pod> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let asked = Instant::now();
-    loop {
-        let pods = api.list(&ListParams::default().labels(&format!("app={app}"))).await?;
-        if let Some(pod) = pods.items.iter().find(|p| is_ready(p)) {
-            return Ok(pod.clone());
-        }
-        if asked.elapsed() > RUN_WAIT {
-            let states: Vec<String> = pods
-                .items
-                .iter()
-                .map(|p| format!("{} {}", phase(p), container(p).unwrap_or_default()))
-                .collect();
-            bail!("no pod of {app} got ready within {RUN_WAIT:?}: {states:?}");
-        }
-        tokio::time::sleep(POLL).await;
-    }
+    let labelled = ListParams::default().labels(&format!("app={app}"));
+    until(&format!("a ready pod of {app}"), RUN_WAIT, POLL, async || {
+        let mut pods = api.list(&labelled).await?.items;
+        Ok(match pods.iter().position(is_ready) {
+            Some(ready) => Seen::Done(pods.swap_remove(ready)),
+            None => Seen::NotYet(pods.iter().map(state).collect::<Vec<_>>().join("; ")),
+        })
+    })
+    .await
 }
 
 /// Waits until the pod of the app has written the line of a request that succeeded.
 ///
 /// # Errors
 /// It does not within a minute; the message holds its log.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 pub async fn first_answer(client: &Client, namespace: &str, app: &str) -> Result<()> {
-    let asked = Instant::now();
-    loop {
+    until(&format!("an answered request of {app}"), RUN_WAIT, POLL_TIMED, async || {
         let pod = of_app(client, namespace, app).await?;
         let written = log(client, namespace, pod.metadata.name.as_deref().unwrap_or_default()).await?;
-        if written.lines().any(|l| l.starts_with("200 ")) {
-            return Ok(());
-        }
-        if asked.elapsed() > RUN_WAIT {
-            bail!("no request of {app} succeeded within {RUN_WAIT:?}: {}", written.trim());
-        }
-        tokio::time::sleep(POLL).await;
-    }
+        let answered = written.lines().any(|l| l.starts_with("200 "));
+        Ok(if answered { Seen::Done(()) } else { Seen::NotYet(written) })
+    })
+    .await
 }
 
 /// The pod's address.
@@ -225,6 +199,11 @@ fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     pod.metadata.deletion_timestamp.is_none()
         && conditions.is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+/// Phase and first container, for messages.
+fn state(pod: &Pod) -> String {
+    format!("phase {}, {}", phase(pod), container(pod).unwrap_or_default())
 }
 
 fn container(pod: &Pod) -> Option<serde_json::Value> {

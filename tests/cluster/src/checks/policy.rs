@@ -1,9 +1,9 @@
 //! Policies in force.
 
-use super::{Scene, Timing, within_a_second};
-use crate::cluster::POLL;
+use super::{Scene, within_a_second};
 use crate::pods::{self, Job};
-use anyhow::{Context as _, Result, bail};
+use crate::wait::{POLL_TIMED, Seen, until};
+use anyhow::{Context as _, Result};
 use std::time::{Duration, Instant};
 
 /// How long an open connection may live on after a denial, when times are not judged.
@@ -79,20 +79,13 @@ pub(super) async fn strict(scene: &Scene<'_>) -> Result<String> {
     ))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 async fn wait_for_log(scene: &Scene<'_>, name: &str, word: &str, limit: Duration) -> Result<()> {
-    let asked = Instant::now();
-    loop {
+    until(&format!("{word:?} in the log of pod {name}"), limit, POLL_TIMED, async || {
         // The log does not exist before the container does.
         let log = pods::log(&scene.client, "demo", name).await.unwrap_or_default();
-        if log.contains(word) {
-            return Ok(());
-        }
-        if asked.elapsed() > limit {
-            bail!("pod {name} did not write {word:?} within {limit:?}; it wrote: {}", last_line(&log));
-        }
-        tokio::time::sleep(if scene.timing == Timing::Promised { POLL / 5 } else { POLL }).await;
-    }
+        Ok(if log.contains(word) { Seen::Done(()) } else { Seen::NotYet(last_line(&log).to_owned()) })
+    })
+    .await
 }
 
 fn last_line(text: &str) -> &str {

@@ -1,8 +1,9 @@
 //! Parts that die and come back.
 
 use super::{Scene, capture_of_bytes};
-use crate::cluster::{Cluster, POLL};
+use crate::cluster::Cluster;
 use crate::pods::{self, Job};
+use crate::wait::{POLL, Seen, until};
 use ambit_api::core::v1::{ConfigMap, Event};
 use ambit_names::{annotation, redirection};
 use anyhow::{Context as _, Result, bail};
@@ -10,7 +11,7 @@ use kube::api::{Api, ListParams, PostParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a part may take to come back.
 const BACK_WAIT: Duration = Duration::from_secs(30);
@@ -80,40 +81,32 @@ pub(crate) async fn killed(cluster: &mut Cluster) -> Result<String> {
 }
 
 /// Creates a pod and waits until its sandbox was refused for want of an agent.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 async fn held_back(scene: &Scene<'_>) -> Result<String> {
     let args = ["get", "http://server/", "--count", "1"];
     pods::start(&scene.client, Job { namespace: "demo", name: "early", account: "client", args: &args })
         .await?;
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "demo");
-    let asked = Instant::now();
-    while asked.elapsed() < BACK_WAIT {
-        let of_pod = ListParams::default().fields("involvedObject.name=early,reason=FailedCreatePodSandBox");
-        if let Some(event) = events.list(&of_pod).await?.items.first() {
-            let message = event.message.clone().unwrap_or_default();
-            let pod = pods::wait(&scene.client, "demo", "early", "exist", |_| true).await?;
-            if pods::phase(&pod) != "Pending" {
-                bail!("the pod is {} although its sandbox was refused", pods::phase(&pod));
-            }
-            return Ok(format!("pod Pending, {message}"));
-        }
-        tokio::time::sleep(POLL).await;
+    let of_pod = ListParams::default().fields("involvedObject.name=early,reason=FailedCreatePodSandBox");
+    let message = until("a FailedCreatePodSandBox event of the pod", BACK_WAIT, POLL, async || {
+        let found = events.list(&of_pod).await?.items.into_iter().next();
+        Ok(found.map_or(Seen::NotYet("no event".to_owned()), |e| Seen::Done(e.message.unwrap_or_default())))
+    })
+    .await?;
+    let pod = pods::wait(&scene.client, "demo", "early", "exist", |_| true).await?;
+    if pods::phase(&pod) != "Pending" {
+        bail!("the pod is {} although its sandbox was refused", pods::phase(&pod));
     }
-    bail!("no FailedCreatePodSandBox event for the pod within {BACK_WAIT:?}")
+    Ok(format!("pod Pending, {message}"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a deadline of the demo")]
 async fn wait_for_part(scene: &Scene<'_>, word: &str, old: Pid) -> Result<Pid> {
-    let asked = Instant::now();
-    while asked.elapsed() < BACK_WAIT {
-        if let Ok(new) = scene.cluster.part(word)
-            && new != old
-        {
-            return Ok(new);
-        }
-        tokio::time::sleep(POLL).await;
-    }
-    bail!("the {word} did not come back within {BACK_WAIT:?}")
+    until(&format!("another {word}"), BACK_WAIT, POLL, async || {
+        Ok(match scene.cluster.part(word) {
+            Ok(new) if new != old => Seen::Done(new),
+            _ => Seen::NotYet("none".to_owned()),
+        })
+    })
+    .await
 }
 
 async fn still_captured(scene: &Scene<'_>) -> Result<()> {
