@@ -132,9 +132,13 @@ fn running(noted: &str) -> Option<u32> {
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    // A zombie has ended; its parent has only not asked yet.
-    if state == "Z" { None } else { fields.nth(18)?.parse().ok() }
+    // A zombie has ended, its parent has only not asked yet. But its first thread becomes one before the others have
+    // ended, and until then they hold its sockets.
+    if fields.next()? == "Z" && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
+    {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// Ends a child: SIGTERM, then SIGKILL after [`TERM_WAIT`].
