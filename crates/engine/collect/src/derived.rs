@@ -1,12 +1,14 @@
 //! A collection computed from another one.
 
 use crate::contributions::Contributions;
-use crate::node::{self, Collection, Fault, Node, Nodes};
-use crate::reads::{Reads, Slot, Tables};
-use crate::store::{Key, Store, Value};
+use crate::dump::{Cause, How, Kind};
+use crate::handle::Collection;
+use crate::node::{Fault, Id, Node, Older, contain};
+use crate::reads::Reads;
+use crate::store::{AnyStore, Key, Store, Value};
+use crate::track::{Slot, Tables};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// From one input value, and what it reads, to outputs by key.
@@ -17,9 +19,9 @@ pub(crate) struct Derived<K, V, OK, OV> {
     from: Collection<K, V>,
     transform: Transform<K, V, OK, OV>,
     store: Store<OK, OV>,
-    offers: Contributions<K, OK, OV>,
-    inputs: BTreeMap<K, Produced<OK>>,
-    slots: HashMap<Slot, K>,
+    offers: Contributions<Arc<K>, OK, OV>,
+    inputs: BTreeMap<Arc<K>, Produced<OK>>,
+    slots: HashMap<Slot, Arc<K>>,
     next_slot: Slot,
     tables: Tables,
     runs: u64,
@@ -54,97 +56,121 @@ impl<K: Key, V: Value, OK: Key, OV: Value> Derived<K, V, OK, OV> {
         }
     }
 
-    fn dirty(&mut self, older: &Nodes) -> BTreeSet<K> {
-        let from = node::store(older, self.from);
+    fn dirty(&mut self, older: Older<'_>) -> BTreeSet<K> {
+        let from = older.store(self.from);
         if std::mem::take(&mut self.fresh) {
             return from.iter().map(|(key, _)| key.clone()).collect();
         }
         let mut dirty: BTreeSet<K> = from.changes().map(|change| change.key.clone()).collect();
-        dirty.extend(self.tables.dirty(older).iter().filter_map(|slot| self.slots.get(slot).cloned()));
+        let readers = self.tables.dirty(older);
+        dirty.extend(readers.iter().filter_map(|slot| self.slots.get(slot)).map(|key| K::clone(key)));
         dirty
     }
 
+    fn offer(&mut self, output: &OK, key: &Arc<K>, value: Option<OV>) {
+        self.offers.offer(output, key, value.map(Arc::new));
+        self.store.set(output, self.offers.of(output).first().map(|(_, value)| value.clone()));
+    }
+
     fn remove(&mut self, key: &K) {
-        let Some(produced) = self.inputs.remove(key) else { return };
+        let Some((key, produced)) = self.inputs.remove_entry(key) else { return };
         self.slots.remove(&produced.slot);
         self.tables.forget(produced.slot);
         for output in &produced.outputs {
-            self.offers.offer(&mut self.store, output, key, None);
+            self.offer(output, &key, None);
         }
     }
 
-    fn run(&mut self, older: &Nodes, key: &K, value: &V) -> Result<(), Fault> {
-        let slot = self.slot_of(key);
+    fn run(&mut self, older: Older<'_>, key: &K, value: &V) -> Result<(), Fault> {
+        let (key, slot) = self.slot_of(key);
         self.tables.forget(slot);
         self.runs += 1;
         let mut reads = Reads::new(older, &mut self.tables, slot);
-        // Unwind safety: a panic leaves only a shorter record of reads, which is what was read up to it.
-        let outputs = catch_unwind(AssertUnwindSafe(|| (self.transform)(&mut reads, key, value)))
-            .map_err(|panic| self.fault(key, panic.as_ref()))?;
+        // A panic leaves only a shorter record of reads, which is what was read up to it.
+        let outputs = contain(self.name, &key, || (self.transform)(&mut reads, &key, value))?;
         let mut keys = Vec::with_capacity(outputs.len());
         for (output, value) in outputs {
             if !keys.contains(&output) {
-                self.offers.offer(&mut self.store, &output, key, Some(Arc::new(value)));
+                self.offer(&output, &key, Some(value));
                 keys.push(output);
             }
         }
-        let Some(produced) = self.inputs.get_mut(key) else { return Ok(()) };
+        let Some(produced) = self.inputs.get_mut(&key) else { return Ok(()) };
         for gone in std::mem::replace(&mut produced.outputs, keys.clone()) {
             if !keys.contains(&gone) {
-                self.offers.offer(&mut self.store, &gone, key, None);
+                self.offer(&gone, &key, None);
             }
         }
         Ok(())
     }
 
-    fn slot_of(&mut self, key: &K) -> Slot {
-        if let Some(produced) = self.inputs.get(key) {
-            return produced.slot;
+    fn slot_of(&mut self, key: &K) -> (Arc<K>, Slot) {
+        if let Some((key, produced)) = self.inputs.get_key_value(key) {
+            return (key.clone(), produced.slot);
         }
-        let slot = self.next_slot;
+        let (key, slot) = (Arc::new(key.clone()), self.next_slot);
         self.next_slot += 1;
         self.slots.insert(slot, key.clone());
         self.inputs.insert(key.clone(), Produced { slot, outputs: Vec::new() });
-        slot
-    }
-
-    fn fault(&self, key: &K, panic: &(dyn Any + Send)) -> Fault {
-        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Fault { collection: self.name, key: format!("{key:?}"), message }
+        (key, slot)
     }
 }
 
 impl<K: Key, V: Value, OK: Key, OV: Value> Node for Derived<K, V, OK, OV> {
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
     fn name(&self) -> &'static str {
         self.name
     }
-    fn store(&self) -> &dyn Any {
+    fn kind(&self) -> Kind {
+        Kind::Derived
+    }
+    fn store(&self) -> &dyn AnyStore {
         &self.store
     }
-    fn store_mut(&mut self) -> &mut dyn Any {
+    fn store_mut(&mut self) -> &mut dyn AnyStore {
         &mut self.store
     }
-    fn update(&mut self, older: &Nodes, faults: &mut Vec<Fault>) {
-        let from = node::store(older, self.from);
+    fn update(&mut self, older: Older<'_>, faults: &mut Vec<Fault>) {
+        let from = older.store(self.from);
         for key in self.dirty(older) {
             match from.get(&key) {
                 Some(value) => faults.extend(self.run(older, &key, value).err()),
                 None => self.remove(&key),
             }
         }
+        self.tables.shrink();
         self.store.settle();
     }
-    fn clear_changes(&mut self) {
-        self.store.clear_changes();
-    }
-    fn len(&self) -> usize {
-        self.store.len()
+    fn from(&self) -> Vec<Id> {
+        vec![self.from.node]
     }
     fn runs(&self) -> u64 {
         self.runs
     }
     fn reads(&self) -> usize {
         self.tables.len()
+    }
+    fn read_from(&self) -> BTreeSet<Id> {
+        self.tables.sources()
+    }
+    /// Runs the transformation once more, which changes nothing, and writes down what it reads.
+    fn causes(&self, key: &str, older: Older<'_>) -> Vec<Cause> {
+        let Some((output, _)) = self.store.iter().find(|(output, _)| format!("{output:?}") == key) else {
+            return Vec::new();
+        };
+        let Some((input, _)) = self.offers.of(output).first() else { return Vec::new() };
+        let from = older.store(self.from);
+        let mut causes =
+            vec![Cause::new(self.from.node, older.name(self.from.node), How::Input, &"", &[input.as_ref()])];
+        if let Some(value) = from.get(input) {
+            let (mut scratch, mut read) = (Tables::default(), Vec::new());
+            let mut reads = Reads::new(older, &mut scratch, 0).traced(&mut read);
+            // What panics now has panicked before, and has been reported.
+            let _ = contain(self.name, input, || (self.transform)(&mut reads, input, value));
+            causes.append(&mut read);
+        }
+        causes
     }
 }

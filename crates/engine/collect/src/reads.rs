@@ -1,128 +1,138 @@
-//! What a transformation may read besides its input, and the record of it.
+//! What a transformation may read besides its input.
 
-use crate::node::{self, Collection, Index, Nodes, typed};
+use crate::dump::{Cause, How};
+use crate::handle::{Collection, Index, LabelIndex, SelectorIndex};
+use crate::index::KeyedIndex;
+use crate::label::{Labelled, Selecting, tokens};
+use crate::node::{Id, Older, typed};
 use crate::store::{Key, Value};
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Stands for one input of a derived collection in the records of what was read.
-pub(crate) type Slot = u64;
+use crate::track::{Changed, Slot, Source, Tables, Touched};
+use std::fmt::Debug;
+use std::hash::Hash;
 
 /// Reads of a transformation, each of them recorded: a change to what was read runs it again.
 pub struct Reads<'a> {
-    older: &'a Nodes,
+    older: Older<'a>,
     tables: &'a mut Tables,
     slot: Slot,
+    /// What was read in words; only when somebody asks why.
+    trace: Option<&'a mut Vec<Cause>>,
 }
 
 impl<'a> Reads<'a> {
-    pub(crate) fn new(older: &'a Nodes, tables: &'a mut Tables, slot: Slot) -> Self {
-        Self { older, tables, slot }
+    pub(crate) fn new(older: Older<'a>, tables: &'a mut Tables, slot: Slot) -> Self {
+        Self { older, tables, slot, trace: None }
+    }
+
+    pub(crate) fn traced(self, trace: &'a mut Vec<Cause>) -> Self {
+        Self { trace: Some(trace), ..self }
     }
 
     /// The value at a key; that there is none is recorded as well.
     ///
     /// # Panics
-    /// `from` is not an older collection of the same graph.
+    /// `from` does not stand before this collection.
     pub fn get<K: Key, V: Value>(&mut self, from: Collection<K, V>, key: &K) -> Option<&'a V> {
         let changed: Changed<K> = |store, _| Box::new(typed::<K, V>(store).changes().map(|c| c.key));
-        self.tables.record((from.node, None), changed, key, self.slot);
-        node::store(self.older, from).get(key).map(AsRef::as_ref)
+        let value = self.older.store(from).get(key).map(AsRef::as_ref);
+        self.tables.record_key(Source::Key(from.node), changed, key, self.slot);
+        self.note(from.node, How::Key, &key, || value.iter().map(|_| key).collect::<Vec<_>>());
+        value
+    }
+
+    /// All values, in the order of their keys. Any change of the collection runs the transformation again.
+    ///
+    /// # Panics
+    /// `from` does not stand before this collection.
+    pub fn all<K: Key, V: Value>(
+        &mut self,
+        from: Collection<K, V>,
+    ) -> impl Iterator<Item = (&'a K, &'a V)> + use<'a, K, V> {
+        let store = self.older.store(from);
+        self.tables.record_all(from.node, self.slot);
+        self.note(from.node, How::All, &"", || store.iter().map(|(key, _)| key).collect::<Vec<_>>());
+        store.iter().map(|(key, value)| (key, value.as_ref()))
     }
 
     /// The values in one bucket of an index, in the order of their keys.
     ///
     /// # Panics
-    /// `index` is not on an older collection of the same graph.
+    /// `index` is not on a collection that stands before this one.
     pub fn find<I: Key, K: Key, V: Value>(
         &mut self,
         index: Index<I, K, V>,
         bucket: &I,
     ) -> impl Iterator<Item = (&'a K, &'a V)> + use<'a, I, K, V> {
-        let touched: Changed<I> =
-            |store, index| Box::new(typed::<K, V>(store).touched::<I>(index.unwrap_or_default()));
-        self.tables.record((index.of.node, Some(index.index)), touched, bucket, self.slot);
-        let store = node::store(self.older, index.of);
-        let keys: Vec<&'a K> = store.bucket(index.index, bucket).collect();
+        let touched: Changed<I> = |store, index| {
+            Box::new(typed::<K, V>(store).index::<KeyedIndex<I, K, V>>(index.unwrap_or_default()).touched())
+        };
+        let store = self.older.store(index.of);
+        let keys: Vec<&'a K> = store.index::<KeyedIndex<I, K, V>>(index.index).bucket(bucket).collect();
+        self.tables.record_key(Source::Bucket(index.of.node, index.index), touched, bucket, self.slot);
+        self.note(index.of.node, How::Index, bucket, || keys.clone());
         keys.into_iter().filter_map(move |key| store.get(key).map(|value| (key, value.as_ref())))
     }
-}
 
-/// What was read: a collection by key, or by one of its indexes.
-type Source = (usize, Option<usize>);
-/// Lists the keys (or buckets) of a source that a batch touched.
-type Changed<K> = for<'s> fn(&'s dyn Any, Option<usize>) -> Box<dyn Iterator<Item = &'s K> + 's>;
-
-/// Who read what, for one derived collection.
-#[derive(Default)]
-pub(crate) struct Tables(BTreeMap<Source, Box<dyn Table>>);
-
-impl Tables {
-    fn record<K: Key>(&mut self, source: Source, changed: Changed<K>, key: &K, slot: Slot) {
-        let table = self.0.entry(source).or_insert_with(|| {
-            Box::new(KeyTable { changed, readers: BTreeMap::new(), read: BTreeMap::new() })
+    /// The values that carry all of these labels, in the order of their keys; all values if there are no labels.
+    ///
+    /// # Panics
+    /// `index` is not on a collection that stands before this one.
+    pub fn select<T: Key + Hash, K: Key, V: Value>(
+        &mut self,
+        index: LabelIndex<T, K, V>,
+        selector: &[T],
+    ) -> Vec<(&'a K, &'a V)> {
+        if selector.is_empty() {
+            return self.all(index.of).collect();
+        }
+        let touched: Touched =
+            |store, index| typed::<K, V>(store).index::<Labelled<T, K, V>>(index).touched();
+        let store = self.older.store(index.of);
+        let labelled = store.index::<Labelled<T, K, V>>(index.index);
+        let found: Vec<(&K, &V)> = labelled
+            .candidates(selector)
+            .filter_map(|key| store.get(key).map(|value| (key, value.as_ref())))
+            .filter(|(key, value)| labelled.carries(key, value, selector))
+            .collect();
+        let source = Source::Labels(index.of.node, index.index);
+        self.tables.record_labels(source, touched, tokens(selector), self.slot);
+        self.note(index.of.node, How::Labels, &selector, || {
+            found.iter().map(|(key, _)| key).collect::<Vec<_>>()
         });
-        let table: &mut KeyTable<K> =
-            table.as_any_mut().downcast_mut().expect("a source has one type of keys");
-        if table.read.entry(slot).or_default().insert(key.clone()) {
-            table.readers.entry(key.clone()).or_default().insert(slot);
+        found
+    }
+
+    /// The values whose selector is met by these labels, in the order of their keys.
+    ///
+    /// # Panics
+    /// `index` is not on a collection that stands before this one.
+    pub fn selecting<T: Key + Hash, K: Key, V: Value>(
+        &mut self,
+        index: SelectorIndex<T, K, V>,
+        labels: &[T],
+    ) -> Vec<(&'a K, &'a V)> {
+        let touched: Touched =
+            |store, index| typed::<K, V>(store).index::<Selecting<T, K, V>>(index).touched();
+        let store = self.older.store(index.of);
+        let selecting = store.index::<Selecting<T, K, V>>(index.index);
+        let found: Vec<(&K, &V)> = selecting
+            .candidates(labels)
+            .into_iter()
+            .filter_map(|key| store.get(key).map(|value| (key, value.as_ref())))
+            .filter(|(key, value)| selecting.selects(key, value, labels))
+            .collect();
+        let source = Source::Selectors(index.of.node, index.index);
+        self.tables.record_labels(source, touched, tokens(labels), self.slot);
+        self.note(index.of.node, How::Selectors, &labels, || {
+            found.iter().map(|(key, _)| key).collect::<Vec<_>>()
+        });
+        found
+    }
+
+    fn note<K: Debug>(&mut self, from: Id, how: How, asked: &dyn Debug, found: impl FnOnce() -> Vec<K>) {
+        let name = self.older.name(from);
+        if let Some(trace) = &mut self.trace {
+            trace.push(Cause::new(from, name, how, asked, &found()));
         }
-    }
-
-    /// Slots that read something which a batch touched.
-    pub(crate) fn dirty(&self, older: &Nodes) -> BTreeSet<Slot> {
-        let mut slots = BTreeSet::new();
-        for (&(node, index), table) in &self.0 {
-            table.add_dirty(older[node].store(), index, &mut slots);
-        }
-        slots
-    }
-
-    pub(crate) fn forget(&mut self, slot: Slot) {
-        self.0.values_mut().for_each(|table| table.forget(slot));
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.values().map(|table| table.len()).sum()
-    }
-}
-
-trait Table: Send {
-    fn add_dirty(&self, store: &dyn Any, index: Option<usize>, slots: &mut BTreeSet<Slot>);
-    fn forget(&mut self, slot: Slot);
-    fn len(&self) -> usize;
-    fn as_any_mut(&mut self) -> &mut dyn Any;
-}
-
-struct KeyTable<K> {
-    changed: Changed<K>,
-    readers: BTreeMap<K, BTreeSet<Slot>>,
-    read: BTreeMap<Slot, BTreeSet<K>>,
-}
-
-impl<K: Key> Table for KeyTable<K> {
-    fn add_dirty(&self, store: &dyn Any, index: Option<usize>, slots: &mut BTreeSet<Slot>) {
-        for key in (self.changed)(store, index) {
-            slots.extend(self.readers.get(key).into_iter().flatten());
-        }
-    }
-
-    fn forget(&mut self, slot: Slot) {
-        for key in self.read.remove(&slot).into_iter().flatten() {
-            if let Some(slots) = self.readers.get_mut(&key) {
-                slots.remove(&slot);
-                if slots.is_empty() {
-                    self.readers.remove(&key);
-                }
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.read.values().map(BTreeSet::len).sum()
-    }
-
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
     }
 }

@@ -1,13 +1,15 @@
 //! The values of one collection, their indexes, and what changed since the last commit.
 
+use crate::index::Indexing;
+use crate::node::Fault;
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// What keys must be capable of.
-pub trait Key: Ord + Clone + Debug + Send + 'static {}
-impl<T: Ord + Clone + Debug + Send + 'static> Key for T {}
+pub trait Key: Ord + Clone + Debug + Send + Sync + 'static {}
+impl<T: Ord + Clone + Debug + Send + Sync + 'static> Key for T {}
 
 /// What values must be capable of.
 pub trait Value: PartialEq + Send + Sync + 'static {}
@@ -26,14 +28,15 @@ pub struct Change<'a, K, V> {
 
 pub(crate) struct Store<K, V> {
     values: BTreeMap<K, Arc<V>>,
-    indexes: Vec<Box<dyn Indexing<K, V>>>,
+    indexes: BTreeMap<usize, Box<dyn Indexing<K, V>>>,
+    next_index: usize,
     /// Values at the last commit, of the keys written since.
     before: BTreeMap<K, Option<Arc<V>>>,
 }
 
 impl<K: Key, V: Value> Store<K, V> {
     pub(crate) fn new() -> Self {
-        Self { values: BTreeMap::new(), indexes: Vec::new(), before: BTreeMap::new() }
+        Self { values: BTreeMap::new(), indexes: BTreeMap::new(), next_index: 0, before: BTreeMap::new() }
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&Arc<V>> {
@@ -54,7 +57,7 @@ impl<K: Key, V: Value> Store<K, V> {
         if same(old, value.as_ref()) {
             return;
         }
-        for index in &mut self.indexes {
+        for index in self.indexes.values_mut() {
             index.update(key, old.map(AsRef::as_ref), value.as_deref());
         }
         let old = match value {
@@ -73,7 +76,11 @@ impl<K: Key, V: Value> Store<K, V> {
     /// Forgets what changed.
     pub(crate) fn clear_changes(&mut self) {
         self.before.clear();
-        self.indexes.iter_mut().for_each(|index| index.clear_touched());
+        self.indexes.values_mut().for_each(|index| index.clear_touched());
+    }
+
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.before.is_empty()
     }
 
     pub(crate) fn changes(&self) -> impl Iterator<Item = Change<'_, K, V>> {
@@ -84,29 +91,81 @@ impl<K: Key, V: Value> Store<K, V> {
         })
     }
 
-    pub(crate) fn add_index<I: Key>(&mut self, keys_of: impl Fn(&K, &V) -> Vec<I> + Send + 'static) -> usize {
-        let mut index =
-            KeyedIndex { keys_of: Box::new(keys_of), buckets: BTreeMap::new(), touched: BTreeSet::new() };
+    pub(crate) fn add_index(&mut self, mut index: impl Indexing<K, V> + 'static) -> usize {
         for (key, value) in &self.values {
             index.update(key, None, Some(value));
         }
-        index.touched.clear();
-        self.indexes.push(Box::new(index));
-        self.indexes.len() - 1
+        index.clear_touched();
+        let at = self.next_index;
+        self.next_index += 1;
+        self.indexes.insert(at, Box::new(index));
+        at
     }
 
-    /// The keys of the values in one bucket of an index.
-    pub(crate) fn bucket<I: Key>(&self, index: usize, of: &I) -> impl Iterator<Item = &K> {
-        self.index::<I>(index).buckets.get(of).into_iter().flatten()
+    /// An index by its place, of this type.
+    ///
+    /// # Panics
+    /// The index has gone with the scope that made it.
+    pub(crate) fn index<X: 'static>(&self, at: usize) -> &X {
+        let index = self.indexes.get(&at).expect("the index has gone with its scope");
+        index.as_any().downcast_ref().expect("an index handle has its index's types")
     }
+}
 
-    /// Buckets of an index in which a value came, went or changed.
-    pub(crate) fn touched<I: Key>(&self, index: usize) -> impl Iterator<Item = &I> {
-        self.index::<I>(index).touched.iter()
+/// What does not depend on the types of a store.
+pub(crate) trait AnyStore: Any + Send {
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+    fn has_index(&self, at: usize) -> bool;
+    fn drop_index(&mut self, at: usize);
+    fn count(&self) -> usize;
+    /// Entries of each index.
+    fn index_sizes(&self) -> Vec<usize>;
+    fn is_changed(&self) -> bool;
+    fn forget_changes(&mut self);
+    /// Panics of index functions since the last call.
+    fn take_faults(&mut self) -> Vec<Fault>;
+    /// Bytes of the values themselves, without what they point to.
+    fn shallow_bytes(&self) -> usize;
+    /// The keys as text, as far as `wanted` accepts them.
+    fn keys_where(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<String>;
+}
+
+impl<K: Key, V: Value> AnyStore for Store<K, V> {
+    fn as_any(&self) -> &dyn Any {
+        self
     }
-
-    fn index<I: Key>(&self, index: usize) -> &KeyedIndex<I, K, V> {
-        self.indexes[index].as_any().downcast_ref().expect("an index handle has its index's types")
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+    fn has_index(&self, at: usize) -> bool {
+        self.indexes.contains_key(&at)
+    }
+    fn drop_index(&mut self, at: usize) {
+        self.indexes.remove(&at);
+    }
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn index_sizes(&self) -> Vec<usize> {
+        self.indexes.values().map(|index| index.len()).collect()
+    }
+    fn is_changed(&self) -> bool {
+        self.has_changes()
+    }
+    fn forget_changes(&mut self) {
+        self.clear_changes();
+    }
+    fn take_faults(&mut self) -> Vec<Fault> {
+        self.indexes.values_mut().flat_map(|index| index.take_faults()).collect()
+    }
+    fn shallow_bytes(&self) -> usize {
+        // A reference counter's two words stand before each value.
+        let reference = size_of::<K>() + size_of::<Arc<V>>() + 2 * size_of::<usize>();
+        self.len() * (reference + size_of::<V>())
+    }
+    fn keys_where(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
+        self.values.keys().map(|key| format!("{key:?}")).filter(|text| wanted(text)).collect()
     }
 }
 
@@ -115,46 +174,5 @@ fn same<V: PartialEq>(a: Option<&Arc<V>>, b: Option<&Arc<V>>) -> bool {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
         (None, None) => true,
         _ => false,
-    }
-}
-
-trait Indexing<K, V>: Send {
-    fn update(&mut self, key: &K, old: Option<&V>, new: Option<&V>);
-    fn clear_touched(&mut self);
-    fn as_any(&self) -> &dyn Any;
-}
-
-/// Computes the buckets a value belongs to.
-type KeysOf<I, K, V> = Box<dyn Fn(&K, &V) -> Vec<I> + Send>;
-
-struct KeyedIndex<I, K, V> {
-    keys_of: KeysOf<I, K, V>,
-    buckets: BTreeMap<I, BTreeSet<K>>,
-    touched: BTreeSet<I>,
-}
-
-impl<I: Key, K: Key, V: Value> Indexing<K, V> for KeyedIndex<I, K, V> {
-    fn update(&mut self, key: &K, old: Option<&V>, new: Option<&V>) {
-        for bucket in old.map(|v| (self.keys_of)(key, v)).unwrap_or_default() {
-            if let Some(keys) = self.buckets.get_mut(&bucket) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.buckets.remove(&bucket);
-                }
-            }
-            self.touched.insert(bucket);
-        }
-        for bucket in new.map(|v| (self.keys_of)(key, v)).unwrap_or_default() {
-            self.buckets.entry(bucket.clone()).or_default().insert(key.clone());
-            self.touched.insert(bucket);
-        }
-    }
-
-    fn clear_touched(&mut self) {
-        self.touched.clear();
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
