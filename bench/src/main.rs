@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, reason = "a program of its own, whose output is the result")]
 
 mod add;
+mod collections;
 mod dns;
 mod measure;
 mod services;
@@ -22,7 +23,7 @@ struct Arguments {
     /// Folder with the programs that `make programs` builds.
     #[arg(long, default_value = "target/programs")]
     programs: std::path::PathBuf,
-    /// Does one piece of work in this fresh process and prints how long it took, in nanoseconds.
+    /// Does one piece of work in this fresh process and prints what it measured.
     #[arg(long, hide = true)]
     once: Option<String>,
 }
@@ -42,6 +43,7 @@ fn main() -> Result<()> {
     }
     let mut suite = Suite::new(arguments.filter);
     dns::run(&mut suite)?;
+    collections::run(&mut suite)?;
     services::run(&mut suite)?;
     table::run(&mut suite)?;
     add::run(&mut suite, &arguments.programs)?;
@@ -56,6 +58,10 @@ fn main() -> Result<()> {
 fn once(work: &str) -> Result<()> {
     match work {
         table::LOAD => println!("{}", table::load_ns()),
+        collections::MEMORY => {
+            let (objects, derived) = collections::memory()?;
+            println!("{objects} {derived}");
+        }
         other => bail!("there is no work {other:?} to do once"),
     }
     Ok(())

@@ -17,6 +17,9 @@ pub(crate) struct Measurement {
     pub(crate) name: String,
     /// Its figures, for one piece of work; none if it could not run here.
     pub(crate) figures: Option<Figures>,
+    /// What was measured when it is not time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
     /// Why it could not run.
     pub(crate) skipped: Option<String>,
 }
@@ -66,12 +69,29 @@ impl Suite {
     /// Keeps samples that were measured elsewhere.
     pub(crate) fn record(&mut self, name: &str, samples: Vec<Duration>) {
         let figures = figures(samples);
-        self.done.push(Measurement { name: name.to_owned(), figures, skipped: None });
+        self.done.push(Measurement { name: name.to_owned(), figures, bytes: None, skipped: None });
     }
 
     /// Says why a benchmark has no result.
     pub(crate) fn skip(&mut self, name: &str, why: impl ToString) {
-        self.done.push(Measurement { name: name.to_owned(), figures: None, skipped: Some(why.to_string()) });
+        self.done.push(Measurement {
+            name: name.to_owned(),
+            figures: None,
+            bytes: None,
+            skipped: Some(why.to_string()),
+        });
+    }
+
+    /// Keeps an amount of memory.
+    pub(crate) fn record_bytes(&mut self, name: &str, bytes: u64) {
+        if self.wants(name) {
+            self.done.push(Measurement {
+                name: name.to_owned(),
+                figures: None,
+                bytes: Some(bytes),
+                skipped: None,
+            });
+        }
     }
 
     /// The results, in the order in which they were made.
@@ -98,10 +118,11 @@ fn figures(mut samples: Vec<Duration>) -> Option<Figures> {
 /// The results for people.
 pub(crate) fn table(measurements: &[Measurement]) -> String {
     let mut text = format!("{:<48}{:>12}{:>12}{:>12}{:>9}\n", "benchmark", "p50", "p99", "min", "samples");
-    for Measurement { name, figures, skipped } in measurements {
+    for Measurement { name, figures, bytes, skipped } in measurements {
         // Writing to a string cannot fail.
-        let _ = match figures {
-            Some(f) => writeln!(
+        let _ = match (figures, bytes) {
+            (_, Some(bytes)) => writeln!(text, "{name:<48}{:>12}", amount(*bytes)),
+            (Some(f), None) => writeln!(
                 text,
                 "{name:<48}{:>12}{:>12}{:>12}{:>9}",
                 shown(f.p50_ns),
@@ -109,10 +130,21 @@ pub(crate) fn table(measurements: &[Measurement]) -> String {
                 shown(f.min_ns),
                 f.samples
             ),
-            None => writeln!(text, "{name:<48}  skipped: {}", skipped.as_deref().unwrap_or("no samples")),
+            (None, None) => {
+                writeln!(text, "{name:<48}  skipped: {}", skipped.as_deref().unwrap_or("no samples"))
+            }
         };
     }
     text
+}
+
+/// Bytes with a unit.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} B"),
+        10_240..10_485_760 => format!("{} KiB", bytes / 1024),
+        _ => format!("{} MiB", bytes / 1_048_576),
+    }
 }
 
 /// Three digits and a unit.

@@ -1,7 +1,7 @@
 //! The collections from objects to resources.
 
 use crate::authorization::{Conversion, PolicyCondition, convert_authorization_policy};
-use crate::labels::{self, Map};
+use crate::labels::{self, Label, Map};
 use crate::peer_authentication::{self, Parents};
 use crate::resource::Resource;
 use crate::service::{self, ServiceInfo};
@@ -9,7 +9,7 @@ use crate::workload::{self, PodFacts};
 use ambit_api::core::v1::{Namespace, Node, Pod, Service};
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_api::istio::{AuthorizationPolicy, PeerAuthentication};
-use ambit_collect::{Collection, Graph, Index, Input, Reads};
+use ambit_collect::{Collection, Graph, Index, Input, Reads, SelectorIndex};
 use ambit_names::{label, mesh};
 use ambit_proto::workload::Locality;
 use std::fmt;
@@ -124,9 +124,9 @@ struct Handles {
     namespaces: Collection<String, NamespaceFacts>,
     localities: Collection<String, Locality>,
     services: Collection<ObjectName, ServiceInfo>,
-    selecting: Index<String, ObjectName, ServiceInfo>,
+    selecting: SelectorIndex<Label, ObjectName, ServiceInfo>,
     pod_services: Index<PodTarget, (ObjectName, PodTarget), ObjectName>,
-    policies: Index<String, ObjectName, Policy>,
+    policies: SelectorIndex<Label, ObjectName, Policy>,
     peer_authentications: Index<String, ObjectName, PeerAuthentication>,
 }
 
@@ -187,6 +187,7 @@ fn handles(
     });
     let localities =
         graph.map("localities", inputs.nodes.collection(), |_, _, node| workload::locality(node));
+    let root = settings.system_namespace.clone();
     let of_settings = settings.clone();
     let services = graph.map("service-facts", inputs.services.collection(), move |reads, name, service| {
         let network = network(reads, namespaces, &of_settings);
@@ -198,13 +199,10 @@ fn handles(
         };
         service::convert(service, &context)
     });
-    let selecting =
-        graph.index(
-            services,
-            |name: &ObjectName, info: &ServiceInfo| {
-                if info.selector.is_empty() { vec![] } else { vec![name.namespace.clone()] }
-            },
-        );
+    let selecting = graph.selector_index(services, |name: &ObjectName, info: &ServiceInfo| {
+        let selects = !info.selector.is_empty();
+        selects.then(|| labels::wanted(Some(&name.namespace), &info.selector))
+    });
     // Pods that are named by slices of services without a selector.
     let pod_targets = graph.flat_map("pod-targets", inputs.slices.collection(), move |reads, _, slice| {
         let Some(service) = slice_service(slice) else { return vec![] };
@@ -221,9 +219,10 @@ fn handles(
         services,
         selecting,
         pod_services: graph.index(pod_targets, |key: &(ObjectName, PodTarget), _| vec![key.1.clone()]),
-        policies: graph.index(policies, |name: &ObjectName, policy: &Policy| {
-            let attached = policy.selected.is_some() && policy.conversion.policy.is_some();
-            if attached { vec![name.namespace.clone()] } else { vec![] }
+        policies: graph.selector_index(policies, move |name: &ObjectName, policy: &Policy| {
+            let selected = policy.selected.as_ref().filter(|_| policy.conversion.policy.is_some())?;
+            // Those of the root namespace select pods of all namespaces.
+            Some(labels::wanted(Some(&name.namespace).filter(|namespace| **namespace != root), selected))
         }),
         peer_authentications: graph
             .index(inputs.peer_authentications.collection(), |name: &ObjectName, _| {
@@ -301,12 +300,9 @@ fn services_of<'a>(
     name: &ObjectName,
     pod: &Pod,
 ) -> Vec<&'a ServiceInfo> {
-    let labels = pod.metadata.labels.as_ref();
-    let mut services: Vec<&ServiceInfo> = reads
-        .find(handles.selecting, &name.namespace)
-        .map(|(_, info)| info)
-        .filter(|info| labels::matches(&info.selector, labels))
-        .collect();
+    let labels = labels::carried(&name.namespace, pod.metadata.labels.as_ref());
+    let selecting = reads.selecting(handles.selecting, &labels);
+    let mut services: Vec<&ServiceInfo> = selecting.into_iter().map(|(_, info)| info).collect();
     // The UID tells this pod from an earlier one of the same name.
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let target = (name.namespace.clone(), name.name.clone(), uid);
@@ -325,14 +321,10 @@ fn policies_of(
 ) -> Vec<String> {
     let labels = pod.metadata.labels.as_ref();
     let root = &settings.system_namespace;
-    let mut names: Vec<String> = Vec::new();
     let own_is_root = name.namespace == *root;
-    for namespace in [Some(&name.namespace), Some(root).filter(|_| !own_is_root)].into_iter().flatten() {
-        let selecting = reads
-            .find(handles.policies, namespace)
-            .filter(|(_, policy)| policy.selected.as_ref().is_some_and(|s| labels::matches(s, labels)));
-        names.extend(selecting.map(|(policy, _)| policy.to_string()));
-    }
+    let carried = labels::carried(&name.namespace, labels);
+    let selecting = reads.selecting(handles.policies, &carried);
+    let mut names: Vec<String> = selecting.into_iter().map(|(policy, _)| policy.to_string()).collect();
     names.sort_unstable();
     let parents = parents(reads, handles, settings, &name.namespace);
     // Objects with a selector count only outside the root namespace.
