@@ -62,6 +62,39 @@ impl<K> Change<K> {
     }
 }
 
+/// Tells when an informer has seen its first list. Every handler has been told of all of it by then.
+#[derive(Debug, Clone)]
+pub struct Synced {
+    path: String,
+    synced: watch::Receiver<bool>,
+}
+
+impl Synced {
+    /// Path of the resource.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether the first list has been seen.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// One that is synced when the sender says so.
+    #[cfg(test)]
+    pub(crate) fn scripted() -> (Self, watch::Sender<bool>) {
+        let sender = watch::Sender::new(false);
+        (Self { path: "/scripted".to_owned(), synced: sender.subscribe() }, sender)
+    }
+
+    /// Waits for it; for ever, if the informer has gone before. Cancel safe.
+    pub async fn wait(&self) {
+        if self.synced.clone().wait_for(|synced| *synced).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 /// By namespace (empty for cluster-scoped), then by name.
 type Objects<K> = BTreeMap<String, BTreeMap<String, Arc<K>>>;
@@ -120,6 +153,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Whether the first list has been seen. A kind that the server does not know counts as synced and empty.
     pub fn has_synced(&self) -> bool {
         *self.shared.synced.borrow()
+    }
+
+    /// Whether and when the first list has been seen, without the type of the objects.
+    pub fn synced(&self) -> Synced {
+        Synced { path: self.shared.path.clone(), synced: self.shared.synced.subscribe() }
     }
 
     /// Whether both show one and the same view.

@@ -8,11 +8,13 @@ mod informer;
 mod informers;
 mod query;
 mod queue;
+mod queue_metrics;
 mod watch;
 
 pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
 pub use events::{EventRecorder, EventType};
-pub use informer::{Change, Informer, ObjectKey};
+pub use informer::{Change, Informer, ObjectKey, Synced};
 pub use informers::Informers;
 pub use query::Query;
-pub use queue::{Next, Queue};
+pub use queue::{Next, Queue, QueueSettings};
+pub use queue_metrics::QueueMetrics;

@@ -1,25 +1,24 @@
 //! The work queue: every key once, one worker per key at a time, retries with growing delays.
 
+use crate::informer::Synced;
+use crate::queue_metrics::{OneQueue, QueueMetrics};
 use ambit_runtime::{Clock, Shutdown};
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use futures::{FutureExt, StreamExt};
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+
+mod state;
+
+use state::{State, Taken};
 
 /// Keys worked on at once, unless set: enough to hide a round trip, few enough to be kind to the server.
 const WORKERS: usize = 8;
-/// Delay after the first failure of a key. Source: client-go's default item limiter.
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
-/// Longest delay of a key: a cure elsewhere is noticed within this.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
-/// Retries per second over all keys once [`RETRY_BURST`] is used up, so that a broken server is not flooded.
-const RETRIES_PER_SECOND: u32 = 50;
-/// Retries that may come at once.
-const RETRY_BURST: u32 = 100;
 /// Time for one call of the handler; past it the call is dropped and counts as failed.
 const HANDLER_DEADLINE: Duration = Duration::from_secs(60);
 /// Time that calls in progress get to finish at shutdown.
@@ -34,15 +33,68 @@ pub enum Next {
     After(Duration),
 }
 
+/// How a queue works. Made with [`QueueSettings::new`], then changed where the defaults do not fit.
+pub struct QueueSettings<K> {
+    name: &'static str,
+    workers: usize,
+    after: Vec<Synced>,
+    attempts: Option<u32>,
+    metrics: Option<QueueMetrics>,
+    on_give_up: Option<GiveUp<K>>,
+}
+
+type GiveUp<K> = Box<dyn Fn(&K, &str) + Send + Sync>;
+
+impl<K> QueueSettings<K> {
+    /// Defaults; the name is for logs and metrics.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, workers: WORKERS, after: Vec::new(), attempts: None, metrics: None, on_give_up: None }
+    }
+
+    /// Works on at most so many keys at once (at least one). One worker makes the whole controller serial.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers: workers.max(1), ..self }
+    }
+
+    /// Hands out nothing before these informers have synced: half a view would look like deletions.
+    #[must_use]
+    pub fn after(self, synced: impl IntoIterator<Item = Synced>) -> Self {
+        Self { after: synced.into_iter().collect(), ..self }
+    }
+
+    /// Gives a key up after so many failures in a row, until it is added again. Without it, retries never end, which is
+    /// right wherever the cure may come from outside.
+    #[must_use]
+    pub fn attempts(self, attempts: u32) -> Self {
+        Self { attempts: Some(attempts.max(1)), ..self }
+    }
+
+    /// Called with a key that is given up and its last error, to record an event for instance.
+    #[must_use]
+    pub fn on_give_up(self, call: impl Fn(&K, &str) + Send + Sync + 'static) -> Self {
+        Self { on_give_up: Some(Box::new(call)), ..self }
+    }
+
+    /// Counts in these metrics.
+    #[must_use]
+    pub fn metrics(self, metrics: &QueueMetrics) -> Self {
+        Self { metrics: Some(metrics.clone()), ..self }
+    }
+}
+
 /// A queue of keys. Clones share one queue.
 pub struct Queue<K> {
     inner: Arc<Inner<K>>,
 }
 
 struct Inner<K> {
-    name: &'static str,
-    workers: usize,
+    settings: QueueSettings<K>,
+    metrics: Option<OneQueue>,
     state: Mutex<State<K>>,
+    /// Keys that were there when work began and have not been handled yet.
+    initial: Mutex<Option<HashSet<K>>>,
+    caught_up: watch::Sender<bool>,
     wake: Notify,
 }
 
@@ -54,38 +106,69 @@ impl<K> Clone for Queue<K> {
 
 impl<K> fmt::Debug for Queue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("name", &self.inner.name).finish_non_exhaustive()
+        f.debug_struct("Queue").field("name", &self.inner.settings.name).finish_non_exhaustive()
     }
 }
 
 impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
-    /// An empty queue; the name is for logs.
+    /// An empty queue with default settings; the name is for logs and metrics.
     pub fn new(name: &'static str) -> Self {
-        Self::with_workers(name, WORKERS)
+        Self::with(QueueSettings::new(name))
     }
 
     /// An empty queue that works on at most `workers` keys at once (at least one).
     pub fn with_workers(name: &'static str, workers: usize) -> Self {
-        let inner =
-            Inner { name, workers: workers.max(1), state: Mutex::new(State::new()), wake: Notify::new() };
+        Self::with(QueueSettings::new(name).workers(workers))
+    }
+
+    /// An empty queue.
+    pub fn with(settings: QueueSettings<K>) -> Self {
+        let inner = Inner {
+            metrics: settings.metrics.as_ref().map(|metrics| metrics.of(settings.name)),
+            settings,
+            state: Mutex::new(State::new()),
+            initial: Mutex::default(),
+            caught_up: watch::Sender::new(false),
+            wake: Notify::new(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
     /// Adds a key. One that waits already is not added twice; one that is being worked on is worked on once more.
     pub fn add(&self, key: K) {
-        self.with(|state| state.add(key));
+        let now = Clock.now();
+        self.with_waking(|state| state.add(key, now));
+        if let Some(metrics) = &self.inner.metrics {
+            metrics.added(self.with_quiet(|state| state.depth()));
+        }
     }
 
     /// Adds a key after a delay. A key waits for the earliest of its times only.
     pub fn add_after(&self, key: K, delay: Duration) {
         let due = Clock.now() + delay;
-        self.with(|state| state.add_at(key, due));
+        self.with_waking(|state| state.add_at(key, due));
+    }
+
+    /// Forgets failures and planned times of a key. One that waits now is still handled.
+    pub fn forget(&self, key: &K) {
+        self.with_quiet(|state| state.forget(key));
+    }
+
+    /// Whether every key that was there when work began has been handled at least once, whatever came of it. What the
+    /// informers showed at the start is there by then, given [`QueueSettings::after`].
+    pub fn has_caught_up(&self) -> bool {
+        *self.inner.caught_up.borrow()
+    }
+
+    /// Waits until [`Queue::has_caught_up`]. Cancel safe.
+    pub async fn caught_up(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.inner.caught_up.subscribe().wait_for(|caught_up| *caught_up).await;
     }
 
     /// Keys ready, delayed or being worked on.
     pub fn len(&self) -> usize {
-        let state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.ready.len() + state.delayed.len() + state.running.len()
+        self.with_quiet(|state| state.len())
     }
 
     /// Whether nothing is to be done, now or later.
@@ -93,28 +176,38 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
         self.len() == 0
     }
 
-    /// Hands keys to `handler` until `shutdown`; calls in progress then get a moment to finish. A failed call is
-    /// logged and its key comes again with a growing delay. Call it once.
+    /// Hands keys to `handler` until `shutdown`; calls in progress then get a moment to finish. A call that fails, panics
+    /// or takes too long is logged and its key comes again with a growing delay. Call it once.
     pub async fn run<H, F, E>(&self, handler: H, shutdown: &Shutdown)
     where
         H: Fn(K) -> F,
         F: Future<Output = Result<Next, E>>,
         E: std::error::Error,
     {
+        for synced in &self.inner.settings.after {
+            tokio::select! {
+                () = synced.wait() => {}
+                () = shutdown.cancelled() => return,
+            }
+        }
+        self.begin();
         let mut running = FuturesUnordered::new();
         while !shutdown.is_cancelled() {
             let due = loop {
-                if running.len() >= self.inner.workers {
+                if running.len() >= self.inner.settings.workers {
                     break None;
                 }
                 match self.with_quiet(|state| state.take(Clock.now())) {
-                    Taken::Key(key) => running.push(call(key.clone(), handler(key))),
+                    Taken::Key { key, waited } => {
+                        self.took(waited);
+                        running.push(call(key.clone(), || handler(key)));
+                    }
                     Taken::Wait(due) => break due,
                 }
             };
             // Each branch is cancel safe: a finished call stays in `running`, a notice is kept by `Notify`.
             tokio::select! {
-                Some((key, outcome)) = running.next() => self.settle(key, outcome),
+                Some(called) = running.next() => self.settle(called),
                 () = self.inner.wake.notified() => {}
                 () = until(due) => {}
                 () = shutdown.cancelled() => {}
@@ -122,22 +215,78 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
         }
         let drained = async { while running.next().await.is_some() {} };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
-            tracing::debug!(queue = self.inner.name, "dropped calls that did not finish at shutdown");
+            tracing::debug!(
+                queue = self.inner.settings.name,
+                "dropped calls that did not finish at shutdown"
+            );
         }
     }
 
-    fn settle<E: std::error::Error>(&self, key: K, outcome: Outcome<E>) {
+    /// Notes the keys that are there when work begins.
+    fn begin(&self) {
+        let keys = self.with_quiet(|state| state.waiting());
+        let mut initial = self.inner.initial.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.is_empty() {
+            self.inner.caught_up.send_replace(true);
+        } else {
+            *initial = Some(keys);
+        }
+    }
+
+    fn took(&self, waited: Duration) {
+        if let Some(metrics) = &self.inner.metrics {
+            metrics.took(waited, self.with_quiet(|state| state.depth()));
+        }
+    }
+
+    fn handled(&self, key: &K) {
+        let mut initial = self.inner.initial.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keys) = initial.as_mut()
+            && keys.remove(key)
+            && keys.is_empty()
+        {
+            *initial = None;
+            self.inner.caught_up.send_replace(true);
+        }
+    }
+
+    fn settle<E: std::error::Error>(&self, called: Called<K, E>) {
         let now = Clock.now();
+        let Called { key, outcome, started } = called;
+        if let Some(metrics) = &self.inner.metrics {
+            metrics.worked(now.saturating_duration_since(started));
+        }
         let error = match outcome {
             Outcome::Answered(Ok(next)) => {
                 self.with_quiet(|state| state.succeed(&key, next, now));
+                self.handled(&key);
                 return;
             }
             Outcome::Answered(Err(error)) => with_causes(&error),
             Outcome::TimedOut => format!("no answer within {} s", HANDLER_DEADLINE.as_secs()),
+            Outcome::Panicked(message) => format!("the handler panicked: {message}"),
         };
-        let (failures, delay) = self.with_quiet(|state| state.fail(&key, now));
-        let queue = self.inner.name;
+        self.failed(&key, &error, now);
+        self.handled(&key);
+    }
+
+    fn failed(&self, key: &K, error: &str, now: Instant) {
+        let Inner { settings, metrics, .. } = self.inner.as_ref();
+        let queue = settings.name;
+        let (failures, delay) = self.with_quiet(|state| state.fail(key, now, settings.attempts));
+        let Some(delay) = delay else {
+            tracing::error!(queue, ?key, error, failures, "work keeps failing, giving up");
+            if let Some(metrics) = metrics {
+                metrics.gave_up();
+            }
+            if let Some(call) = &settings.on_give_up {
+                call(key, error);
+            }
+            return;
+        };
+        if let Some(metrics) = metrics {
+            metrics.retried();
+        }
         // Single conflicts are the normal price of optimistic writes.
         if failures < 3 {
             tracing::debug!(queue, ?key, error, failures, ?delay, "work failed, retrying");
@@ -146,7 +295,7 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
         }
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut State<K>) -> T) -> T {
+    fn with_waking<T>(&self, change: impl FnOnce(&mut State<K>) -> T) -> T {
         let answer = self.with_quiet(change);
         self.inner.wake.notify_one();
         answer
@@ -160,13 +309,31 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
 enum Outcome<E> {
     Answered(Result<Next, E>),
     TimedOut,
+    Panicked(String),
 }
 
-async fn call<K, E>(key: K, work: impl Future<Output = Result<Next, E>>) -> (K, Outcome<E>) {
-    match tokio::time::timeout(HANDLER_DEADLINE, work).await {
-        Ok(answer) => (key, Outcome::Answered(answer)),
-        Err(_) => (key, Outcome::TimedOut),
-    }
+struct Called<K, E> {
+    key: K,
+    outcome: Outcome<E>,
+    started: Instant,
+}
+
+/// Calls the handler. Nothing of a call that panicked is used again: what it worked on is read anew by the next one.
+async fn call<K, E, F>(key: K, handler: impl FnOnce() -> F) -> Called<K, E>
+where
+    F: Future<Output = Result<Next, E>>,
+{
+    let started = Clock.now();
+    let work = AssertUnwindSafe(async move { handler().await }).catch_unwind();
+    let outcome = match tokio::time::timeout(HANDLER_DEADLINE, work).await {
+        Ok(Ok(answer)) => Outcome::Answered(answer),
+        Ok(Err(panic)) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            Outcome::Panicked(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+        }
+        Err(_) => Outcome::TimedOut,
+    };
+    Called { key, outcome, started }
 }
 
 async fn until(due: Option<Instant>) {
@@ -187,136 +354,6 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
-}
-
-/// What waits, what is worked on, and what failed. Each key is in at most one of `ready`, `delayed` and `running`,
-/// but a running key may also be dirty (wanted again) or delayed.
-struct State<K> {
-    ready: VecDeque<K>,
-    queued: HashSet<K>,
-    running: HashSet<K>,
-    dirty: HashSet<K>,
-    delayed: BTreeMap<(Instant, u64), K>,
-    due: HashMap<K, (Instant, u64)>,
-    failures: HashMap<K, u32>,
-    retries: Bucket,
-    next: u64,
-}
-
-enum Taken<K> {
-    Key(K),
-    /// Nothing is ready; something will be at this time.
-    Wait(Option<Instant>),
-}
-
-impl<K: Clone + Eq + Hash> State<K> {
-    fn new() -> Self {
-        Self {
-            ready: VecDeque::new(),
-            queued: HashSet::new(),
-            running: HashSet::new(),
-            dirty: HashSet::new(),
-            delayed: BTreeMap::new(),
-            due: HashMap::new(),
-            failures: HashMap::new(),
-            retries: Bucket { tokens: f64::from(RETRY_BURST), filled: None },
-            next: 0,
-        }
-    }
-
-    fn add(&mut self, key: K) {
-        if self.running.contains(&key) {
-            self.dirty.insert(key);
-            return;
-        }
-        if let Some(due) = self.due.remove(&key) {
-            self.delayed.remove(&due);
-        }
-        if self.queued.insert(key.clone()) {
-            self.ready.push_back(key);
-        }
-    }
-
-    fn add_at(&mut self, key: K, at: Instant) {
-        if self.queued.contains(&key) || self.dirty.contains(&key) {
-            return;
-        }
-        match self.due.get(&key) {
-            Some((known, _)) if *known <= at => return,
-            Some(known) => {
-                self.delayed.remove(known);
-            }
-            None => {}
-        }
-        let due = (at, self.next);
-        self.next += 1;
-        self.delayed.insert(due, key.clone());
-        self.due.insert(key, due);
-    }
-
-    fn take(&mut self, now: Instant) -> Taken<K> {
-        while let Some((&due, _)) = self.delayed.first_key_value()
-            && due.0 <= now
-            && let Some(key) = self.delayed.remove(&due)
-        {
-            self.due.remove(&key);
-            self.add(key);
-        }
-        match self.ready.pop_front() {
-            Some(key) => {
-                self.queued.remove(&key);
-                self.running.insert(key.clone());
-                Taken::Key(key)
-            }
-            None => Taken::Wait(self.delayed.first_key_value().map(|(due, _)| due.0)),
-        }
-    }
-
-    fn succeed(&mut self, key: &K, next: Next, now: Instant) {
-        self.failures.remove(key);
-        self.release(key);
-        if let Next::After(delay) = next {
-            self.add_at(key.clone(), now + delay);
-        }
-    }
-
-    fn fail(&mut self, key: &K, now: Instant) -> (u32, Duration) {
-        let failures = self.failures.entry(key.clone()).or_insert(0);
-        let count = *failures;
-        *failures = count.saturating_add(1);
-        let delay = RETRY_DELAY_MIN.saturating_mul(1 << count.min(16)).min(RETRY_DELAY_MAX);
-        let delay = delay.max(self.retries.take(now));
-        self.release(key);
-        self.add_at(key.clone(), now + delay);
-        (count + 1, delay)
-    }
-
-    fn release(&mut self, key: &K) {
-        self.running.remove(key);
-        if self.dirty.remove(key) {
-            self.add(key.clone());
-        }
-    }
-}
-
-/// A token bucket over all retries.
-struct Bucket {
-    tokens: f64,
-    filled: Option<Instant>,
-}
-
-impl Bucket {
-    /// Takes one token; returns how long to wait for it.
-    fn take(&mut self, now: Instant) -> Duration {
-        let rate = f64::from(RETRIES_PER_SECOND);
-        if let Some(filled) = self.filled {
-            let gained = now.saturating_duration_since(filled).as_secs_f64() * rate;
-            self.tokens = (self.tokens + gained).min(f64::from(RETRY_BURST));
-        }
-        self.filled = Some(now);
-        self.tokens -= 1.0;
-        if self.tokens >= 0.0 { Duration::ZERO } else { Duration::from_secs_f64(-self.tokens / rate) }
-    }
 }
 
 #[cfg(test)]
