@@ -59,8 +59,7 @@ fn once(work: &str) -> Result<()> {
     match work {
         table::LOAD => println!("{}", table::load_ns()),
         collections::MEMORY => {
-            let (objects, derived) = collections::memory()?;
-            println!("{objects} {derived}");
+            println!("{}", collections::memory()?);
         }
         other => bail!("there is no work {other:?} to do once"),
     }

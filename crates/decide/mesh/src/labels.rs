@@ -36,11 +36,6 @@ pub(crate) fn value<'a>(labels: Option<&'a Map>, key: &str) -> Option<&'a str> {
     labels?.get(key).map(String::as_str).filter(|value| !value.is_empty())
 }
 
-/// Whether every label that is asked for is there.
-pub(crate) fn matches(selector: &Map, labels: Option<&Map>) -> bool {
-    selector.iter().all(|(key, wanted)| labels.and_then(|l| l.get(key)) == Some(wanted))
-}
-
 /// The labels a policy selects by. An empty selector selects the same as none: everything.
 pub(crate) fn selected(selector: Option<&WorkloadSelector>) -> Option<&Map> {
     selector.map(|s| &s.match_labels).filter(|labels| !labels.is_empty())

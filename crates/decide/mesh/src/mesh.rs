@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Name of a namespaced object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     /// Namespace.
     pub namespace: String,
@@ -34,6 +34,13 @@ impl ObjectName {
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// As people write it, which is how they look for it when they ask why something is so.
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -127,7 +134,9 @@ struct Handles {
     selecting: SelectorIndex<Label, ObjectName, ServiceInfo>,
     pod_services: Index<PodTarget, (ObjectName, PodTarget), ObjectName>,
     policies: SelectorIndex<Label, ObjectName, Policy>,
-    peer_authentications: Index<String, ObjectName, PeerAuthentication>,
+    /// Those without a selector, by namespace.
+    parents: Index<String, ObjectName, PeerAuthentication>,
+    peer_authentications: SelectorIndex<Label, ObjectName, PeerAuthentication>,
 }
 
 /// A pod as a slice's endpoint refers to it: namespace, name and UID.
@@ -188,6 +197,7 @@ fn handles(
     let localities =
         graph.map("localities", inputs.nodes.collection(), |_, _, node| workload::locality(node));
     let root = settings.system_namespace.clone();
+    let of_root = root.clone();
     let of_settings = settings.clone();
     let services = graph.map("service-facts", inputs.services.collection(), move |reads, name, service| {
         let network = network(reads, namespaces, &of_settings);
@@ -224,10 +234,22 @@ fn handles(
             // Those of the root namespace select pods of all namespaces.
             Some(labels::wanted(Some(&name.namespace).filter(|namespace| **namespace != root), selected))
         }),
-        peer_authentications: graph
-            .index(inputs.peer_authentications.collection(), |name: &ObjectName, _| {
-                vec![name.namespace.clone()]
-            }),
+        parents: graph.index(
+            inputs.peer_authentications.collection(),
+            |name: &ObjectName, object: &PeerAuthentication| {
+                let selects = labels::selected(object.spec.selector.as_ref()).is_some();
+                if selects { vec![] } else { vec![name.namespace.clone()] }
+            },
+        ),
+        peer_authentications: graph.selector_index(
+            inputs.peer_authentications.collection(),
+            move |name: &ObjectName, object: &PeerAuthentication| {
+                // Objects with a selector count only outside the root namespace.
+                let selected =
+                    labels::selected(object.spec.selector.as_ref()).filter(|_| name.namespace != of_root)?;
+                Some(labels::wanted(Some(&name.namespace), selected))
+            },
+        ),
     }
 }
 
@@ -262,9 +284,10 @@ fn addresses(
     let pods = graph.flat_map("pod-workloads", inputs.pods.collection(), move |reads, name, pod| {
         let Some(addresses) = workload::pod_addresses(pod) else { return vec![] };
         let network = network(reads, handles.namespaces, &of_settings);
+        let labels = labels::carried(&name.namespace, pod.metadata.labels.as_ref());
         let facts = PodFacts {
-            services: services_of(reads, handles, name, pod),
-            policies: policies_of(reads, handles, &of_settings, name, pod),
+            services: services_of(reads, handles, name, pod, &labels),
+            policies: policies_of(reads, handles, &of_settings, name, &labels),
             locality: node_of(pod).and_then(|node| reads.get(handles.localities, node).cloned()),
         };
         let workload = workload::from_pod(pod, addresses, &context(&of_settings, network), facts);
@@ -299,9 +322,9 @@ fn services_of<'a>(
     handles: Handles,
     name: &ObjectName,
     pod: &Pod,
+    labels: &[Label],
 ) -> Vec<&'a ServiceInfo> {
-    let labels = labels::carried(&name.namespace, pod.metadata.labels.as_ref());
-    let selecting = reads.selecting(handles.selecting, &labels);
+    let selecting = reads.selecting(handles.selecting, labels);
     let mut services: Vec<&ServiceInfo> = selecting.into_iter().map(|(_, info)| info).collect();
     // The UID tells this pod from an earlier one of the same name.
     let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -317,26 +340,15 @@ fn policies_of(
     handles: Handles,
     settings: &MeshSettings,
     name: &ObjectName,
-    pod: &Pod,
+    labels: &[Label],
 ) -> Vec<String> {
-    let labels = pod.metadata.labels.as_ref();
     let root = &settings.system_namespace;
-    let own_is_root = name.namespace == *root;
-    let carried = labels::carried(&name.namespace, labels);
-    let selecting = reads.selecting(handles.policies, &carried);
+    let selecting = reads.selecting(handles.policies, labels);
     let mut names: Vec<String> = selecting.into_iter().map(|(policy, _)| policy.to_string()).collect();
     names.sort_unstable();
     let parents = parents(reads, handles, settings, &name.namespace);
-    // Objects with a selector count only outside the root namespace.
-    let own: Vec<_> = reads
-        .find(handles.peer_authentications, &name.namespace)
-        .map(|(_, object)| object)
-        .filter(|object| {
-            let selected = labels::selected(object.spec.selector.as_ref());
-            !own_is_root && selected.is_some_and(|s| labels::matches(s, labels))
-        })
-        .collect();
-    names.extend(peer_authentication::attached(root, &parents, own.into_iter()));
+    let own = reads.selecting(handles.peer_authentications, labels);
+    names.extend(peer_authentication::attached(root, &parents, own.into_iter().map(|(_, object)| object)));
     names
 }
 
@@ -346,8 +358,8 @@ fn parents<'a>(
     settings: &MeshSettings,
     namespace: &String,
 ) -> Parents<'a> {
-    let in_namespace = reads.find(handles.peer_authentications, namespace);
-    let in_root = reads.find(handles.peer_authentications, &settings.system_namespace);
+    let in_namespace = reads.find(handles.parents, namespace);
+    let in_root = reads.find(handles.parents, &settings.system_namespace);
     Parents::pick(in_namespace.map(|(_, object)| object), in_root.map(|(_, object)| object))
 }
 

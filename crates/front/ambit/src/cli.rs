@@ -198,6 +198,9 @@ pub(crate) struct ControlPlane {
     /// Address and port of discovery and certificates.
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], port::CONTROL_PLANE)), value_name = "ADDR:PORT")]
     pub(crate) listen: SocketAddr,
+    /// Address and port of metrics, and of the state of the collections (/debug/collections).
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::METRICS)), value_name = "ADDR:PORT")]
+    pub(crate) metrics: SocketAddr,
     /// Trust domain of the mesh.
     #[arg(long, env = "TRUST_DOMAIN", default_value = mesh::TRUST_DOMAIN, value_name = "DOMAIN")]
     pub(crate) trust_domain: String,
@@ -230,6 +233,7 @@ impl ControlPlane {
         Self {
             connection: Connection { kubeconfig: None },
             listen,
+            metrics: SocketAddr::from(([127, 0, 0, 1], port::CONTROL_PLANE_METRICS)),
             trust_domain: mesh::TRUST_DOMAIN.to_owned(),
             cluster_id: mesh::CLUSTER_ID.to_owned(),
             cluster_domain: network.cluster_domain.clone(),

@@ -168,6 +168,7 @@ pub(crate) fn control_plane_settings(args: &cli::ControlPlane) -> ambit_control_
     settings.server_names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
     settings.server_names.extend(args.server_names.iter().cloned());
     settings.listen = args.listen;
+    settings.metrics = Some(args.metrics);
     settings.mesh.cluster_id.clone_from(&args.cluster_id);
     settings.mesh.cluster_domain.clone_from(&args.cluster_domain);
     settings.mesh.trust_domain.clone_from(&args.trust_domain);

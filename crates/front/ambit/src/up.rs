@@ -259,6 +259,7 @@ fn ports(args: &Up, layout: &Layout) -> Vec<preflight::Port> {
     vec![
         (args.listen, "the API server", Some("--listen")),
         (layout.control_plane, "the control plane", None),
+        (local(port::CONTROL_PLANE_METRICS), "the control plane's metrics", None),
         (any(port::NODE), "the node's server", None),
         (local(port::AGENT_HEALTH), "the agent's health", None),
         (local(port::METRICS), "the agent's metrics", None),

@@ -23,6 +23,8 @@ pub mod port {
     pub const CONTROL_PLANE: u16 = 15012;
     /// Metrics of the control plane and of the node agent.
     pub const METRICS: u16 = 15014;
+    /// Metrics of a control plane that shares its host with a node agent.
+    pub const CONTROL_PLANE_METRICS: u16 = 15013;
     /// Health of the node agent.
     pub const AGENT_HEALTH: u16 = 8000;
     /// The node runtime's own server (logs).

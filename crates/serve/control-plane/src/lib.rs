@@ -4,7 +4,9 @@
 mod ads;
 mod authentication;
 mod ca;
+mod debug;
 mod error;
+mod fanout;
 mod metrics;
 mod owner;
 mod pending;
@@ -17,8 +19,10 @@ mod session;
 mod settings;
 mod snapshot;
 mod status;
+mod table;
 
 pub use error::Error;
+pub use fanout::Fanout;
 pub use run::run;
 pub use settings::Settings;
 

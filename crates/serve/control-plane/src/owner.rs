@@ -2,12 +2,12 @@
 
 use crate::metrics::Metrics;
 use crate::pending::Pending;
-use crate::snapshot::{Name, Snapshot, Table};
-use ambit_collect::{Collection, Commit};
-use ambit_mesh::{Mesh, MeshSettings, ObjectName, PolicyCondition, Resource};
-use ambit_runtime::Shutdown;
+use crate::snapshot::Snapshot;
+use ambit_mesh::{Mesh, MeshSettings, ObjectName, PolicyCondition};
+use ambit_runtime::{Clock, Shutdown};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
@@ -31,7 +31,7 @@ impl Conditions {
 
 /// Owns the collections.
 pub(crate) struct Owner {
-    mesh: Mesh,
+    mesh: Arc<Mutex<Mesh>>,
     pending: Pending,
     snapshots: watch::Sender<Arc<Snapshot>>,
     conditions: Conditions,
@@ -49,7 +49,7 @@ impl Owner {
         on_condition: impl Fn(&ObjectName) + Send + 'static,
     ) -> Self {
         Self {
-            mesh: Mesh::new(settings),
+            mesh: Arc::new(Mutex::new(Mesh::new(settings))),
             pending,
             snapshots: watch::Sender::default(),
             conditions,
@@ -62,15 +62,22 @@ impl Owner {
         self.snapshots.subscribe()
     }
 
+    /// The collections, to look at between batches.
+    pub(crate) fn mesh(&self) -> Arc<Mutex<Mesh>> {
+        self.mesh.clone()
+    }
+
     /// Applies what waits, as one batch.
     pub(crate) fn step(&mut self) {
-        let batch = self.pending.take(&self.mesh.inputs);
+        let mut mesh = self.mesh.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = self.pending.take(&mesh.inputs);
         if batch.is_empty() {
             return;
         }
         let objects = batch.len();
-        let outputs = self.mesh.outputs;
-        let commit = self.mesh.graph.apply(batch);
+        let outputs = mesh.outputs;
+        let now = Clock.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let commit = mesh.graph.apply(batch.at(now));
         for fault in commit.faults() {
             self.metrics.faulted();
             error!(
@@ -89,16 +96,10 @@ impl Owner {
             self.conditions.set(change.key, change.after.map(AsRef::as_ref));
             (self.on_condition)(change.key);
         }
-        let last = self.snapshots.borrow().clone();
-        let addresses = next(&last.addresses, &commit, outputs.addresses);
-        let policies = next(&last.policies, &commit, outputs.authorizations);
-        if addresses.is_none() && policies.is_none() {
-            return;
-        }
-        let addresses = addresses.unwrap_or_else(|| last.addresses.clone());
-        let policies = policies.unwrap_or_else(|| last.policies.clone());
-        debug!(objects, addresses = addresses.len(), policies = policies.len(), "published a snapshot");
-        let snapshot = Snapshot::new(addresses, policies);
+        let next = self.snapshots.borrow().next(&commit, &outputs);
+        let Some(snapshot) = next else { return };
+        let (addresses, policies) = (snapshot.addresses.len(), snapshot.policies.len());
+        debug!(objects, addresses, policies, "published a snapshot");
         self.metrics.published(&snapshot);
         self.snapshots.send_replace(Arc::new(snapshot));
     }
@@ -112,11 +113,4 @@ impl Owner {
             }
         }
     }
-}
-
-/// The next table, if a batch changed anything in it.
-fn next(last: &Table, commit: &Commit<'_>, of: Collection<String, Resource>) -> Option<Arc<Table>> {
-    let changes: Vec<(Name, Option<Arc<Resource>>)> =
-        commit.changes(of).map(|change| (change.key.as_str().into(), change.after.cloned())).collect();
-    (!changes.is_empty()).then(|| Arc::new(last.with(changes)))
 }

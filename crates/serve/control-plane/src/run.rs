@@ -3,6 +3,7 @@
 use crate::ads::Discovery;
 use crate::authentication::Authenticator;
 use crate::ca::CertificateService;
+use crate::debug;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::owner::{Conditions, Owner};
@@ -171,9 +172,10 @@ impl Parts {
         if let Some(listener) = listeners.metrics {
             let mut registry = Registry::default();
             self.metrics.register(&mut registry);
+            let handler = debug::beside(endpoint::metrics(registry), self.owner.mesh());
             let stop = shutdown.clone();
             tasks.spawn("metrics", async move {
-                endpoint::serve(listener, endpoint::metrics(registry), stop).await;
+                endpoint::serve(listener, handler, stop).await;
                 Ok(())
             });
         }

@@ -3,7 +3,8 @@
 //! Policies go out before the workloads that name them, and go away after the workloads no longer do, so that a
 //! client never sees a workload with a policy that it does not hold.
 
-use crate::snapshot::{Name, Snapshot, Table};
+use crate::snapshot::Snapshot;
+use crate::table::{Name, Table};
 use ambit_mesh::{Facts, Resource};
 use ambit_names::type_url;
 use ambit_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Settings {
     /// Where discovery and certificates are served over TLS.
     pub listen: SocketAddr,
-    /// Where metrics are served, if anywhere.
+    /// Where metrics and the state of the collections are served, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// Cluster id, cluster domain, trust domain and system namespace.
     pub mesh: MeshSettings,

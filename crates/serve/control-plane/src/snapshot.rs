@@ -1,11 +1,10 @@
 //! Immutable state of all resources, shared by all streams.
 
-use ambit_mesh::{Facts, NetworkIp, Resource};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::table::{Name, Table};
+use ambit_collect::{Collection, Commit};
+use ambit_mesh::{Facts, NetworkIp, Outputs, Resource};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
-
-/// Name of a resource.
-pub(crate) type Name = Arc<str>;
 
 /// All resources at one moment.
 #[derive(Default)]
@@ -17,92 +16,19 @@ pub(crate) struct Snapshot {
     indexes: OnceLock<Indexes>,
 }
 
-/// The resources of one type.
-#[derive(Default)]
-pub(crate) struct Table {
-    entries: BTreeMap<Name, Arc<Resource>>,
-    revision: u64,
-    /// Names that differ from the table one revision earlier.
-    changed: Vec<Name>,
-}
-
-/// What a reader of one table lacks of another.
-#[derive(Default)]
-pub(crate) struct Difference<'a> {
-    pub(crate) changed: Vec<(&'a Name, &'a Arc<Resource>)>,
-    pub(crate) removed: Vec<(&'a Name, &'a Arc<Resource>)>,
-}
-
-impl Table {
-    pub(crate) fn get(&self, name: &str) -> Option<(&Name, &Arc<Resource>)> {
-        self.entries.get_key_value(name)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &Arc<Resource>)> {
-        self.entries.iter()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// This table with some entries written or (without a value) removed.
-    pub(crate) fn with(&self, changes: Vec<(Name, Option<Arc<Resource>>)>) -> Self {
-        let mut entries = self.entries.clone();
-        let mut changed = Vec::with_capacity(changes.len());
-        for (name, value) in changes {
-            match value {
-                Some(value) => entries.insert(name.clone(), value),
-                None => entries.remove(&name),
-            };
-            changed.push(name);
-        }
-        Self { entries, revision: self.revision + 1, changed }
-    }
-
-    /// What a reader of `old` lacks.
-    pub(crate) fn since<'a>(&'a self, old: &'a Self) -> Difference<'a> {
-        let mut difference = Difference::default();
-        if self.revision == old.revision {
-            return difference;
-        }
-        if self.revision == old.revision + 1 {
-            for name in &self.changed {
-                difference.add(old.entries.get_key_value(name), self.entries.get_key_value(name));
-            }
-            return difference;
-        }
-        // The reader was slow: compare everything, which is cheap for what is shared.
-        for (name, value) in &self.entries {
-            difference.add(old.entries.get_key_value(name), Some((name, value)));
-        }
-        for (name, value) in &old.entries {
-            if !self.entries.contains_key(name) {
-                difference.removed.push((name, value));
-            }
-        }
-        difference
-    }
-}
-
-impl<'a> Difference<'a> {
-    fn add(
-        &mut self,
-        old: Option<(&'a Name, &'a Arc<Resource>)>,
-        new: Option<(&'a Name, &'a Arc<Resource>)>,
-    ) {
-        match (old, new) {
-            (Some((_, old)), Some((_, new))) if Arc::ptr_eq(old, new) => {}
-            (_, Some(new)) => self.changed.push(new),
-            (Some(old), None) => self.removed.push(old),
-            (None, None) => {}
-        }
-    }
-}
-
 impl Snapshot {
-    pub(crate) fn new(addresses: Arc<Table>, policies: Arc<Table>) -> Self {
-        Self { addresses, policies, indexes: OnceLock::new() }
+    /// The snapshot after a batch, if the batch changed anything in it.
+    pub(crate) fn next(&self, commit: &Commit<'_>, outputs: &Outputs) -> Option<Self> {
+        let addresses = next(&self.addresses, commit, outputs.addresses);
+        let policies = next(&self.policies, commit, outputs.authorizations);
+        if addresses.is_none() && policies.is_none() {
+            return None;
+        }
+        Some(Self {
+            addresses: addresses.unwrap_or_else(|| self.addresses.clone()),
+            policies: policies.unwrap_or_else(|| self.policies.clone()),
+            indexes: OnceLock::new(),
+        })
     }
 
     /// Names of the resources that a lookup on demand leads to: a resource's name, or an address as `network/ip`.
@@ -134,6 +60,13 @@ impl Snapshot {
     fn indexes(&self) -> &Indexes {
         self.indexes.get_or_init(|| Indexes::of(&self.addresses))
     }
+}
+
+/// The next table, if a batch changed anything in it.
+fn next(last: &Table, commit: &Commit<'_>, of: Collection<String, Resource>) -> Option<Arc<Table>> {
+    let changes: Vec<(Name, Option<Arc<Resource>>)> =
+        commit.changes(of).map(|change| (change.key.as_str().into(), change.after.cloned())).collect();
+    (!changes.is_empty()).then(|| Arc::new(last.with(changes)))
 }
 
 #[derive(Default)]

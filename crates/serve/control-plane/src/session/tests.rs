@@ -1,5 +1,5 @@
 use super::*;
-use ambit_collect::{Batch, Collection};
+use ambit_collect::Batch;
 use ambit_mesh::{Mesh, MeshSettings, ObjectName};
 use serde_json::{Value, json};
 
@@ -62,13 +62,9 @@ impl World {
         }
         let outputs = self.mesh.outputs;
         let commit = self.mesh.graph.apply(batch);
-        let next = |last: &Table, of: Collection<String, Resource>| {
-            let changes = commit.changes(of).map(|c| (c.key.as_str().into(), c.after.cloned()));
-            Arc::new(last.with(changes.collect()))
-        };
-        let addresses = next(&self.snapshot.addresses, outputs.addresses);
-        let policies = next(&self.snapshot.policies, outputs.authorizations);
-        self.snapshot = Arc::new(Snapshot::new(addresses, policies));
+        if let Some(next) = self.snapshot.next(&commit, &outputs) {
+            self.snapshot = Arc::new(next);
+        }
     }
 }
 
