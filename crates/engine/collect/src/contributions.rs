@@ -1,11 +1,28 @@
 //! Which of several sources of one key is seen.
 
-use crate::store::{Key, Value};
+use crate::value::{Key, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Values offered for each key, by their source, the smallest source first.
-pub(crate) struct Contributions<S, K, V>(BTreeMap<K, Vec<(S, Arc<V>)>>);
+pub(crate) struct Contributions<S, K, V>(BTreeMap<K, Offers<S, V>>);
+
+type Offer<S, V> = (S, Arc<V>);
+
+/// Almost every key has one source, which takes no memory of its own.
+enum Offers<S, V> {
+    One(Offer<S, V>),
+    Several(Vec<Offer<S, V>>),
+}
+
+impl<S, V> Offers<S, V> {
+    fn as_slice(&self) -> &[Offer<S, V>] {
+        match self {
+            Self::One(offer) => std::slice::from_ref(offer),
+            Self::Several(offers) => offers,
+        }
+    }
+}
 
 impl<S: Ord + Clone, K: Key, V: Value> Contributions<S, K, V> {
     pub(crate) fn new() -> Self {
@@ -14,40 +31,46 @@ impl<S: Ord + Clone, K: Key, V: Value> Contributions<S, K, V> {
 
     /// Takes up, replaces or (without a value) withdraws what `source` offers for `key`.
     pub(crate) fn offer(&mut self, key: &K, source: &S, value: Option<Arc<V>>) {
-        if !self.0.contains_key(key) {
+        let Some(offers) = self.0.get_mut(key) else {
             if let Some(value) = value {
-                // Almost every key has one source.
-                self.0.insert(key.clone(), vec![(source.clone(), value)]);
+                self.0.insert(key.clone(), Offers::One((source.clone(), value)));
             }
             return;
-        }
-        let Some(offers) = self.0.get_mut(key) else { return };
-        match (offers.binary_search_by(|(s, _)| s.cmp(source)), value) {
+        };
+        let at = offers.as_slice().binary_search_by(|(other, _)| other.cmp(source));
+        match (at, value) {
             // An equal value leaves the old one in place, so that it is held only once.
-            (Ok(at), Some(value)) if *offers[at].1 == *value => {}
-            (Ok(at), Some(value)) => offers[at].1 = value,
-            (Ok(at), None) => drop(offers.remove(at)),
-            (Err(at), Some(value)) => offers.insert(at, (source.clone(), value)),
-            (Err(_), None) => {}
-        }
-        if offers.is_empty() {
-            self.0.remove(key);
+            (Ok(at), Some(value)) if *offers.as_slice()[at].1 == *value => {}
+            (at, value) => {
+                let mut all = offers.as_slice().to_vec();
+                match (at, value) {
+                    (Ok(at), Some(value)) => all[at].1 = value,
+                    (Ok(at), None) => drop(all.remove(at)),
+                    (Err(at), Some(value)) => all.insert(at, (source.clone(), value)),
+                    (Err(_), None) => {}
+                }
+                match all.len() {
+                    0 => drop(self.0.remove(key)),
+                    1 => *offers = all.pop().map_or(Offers::Several(Vec::new()), Offers::One),
+                    _ => *offers = Offers::Several(all),
+                }
+            }
         }
     }
 
     /// What is offered for `key`, the smallest source first.
-    pub(crate) fn of(&self, key: &K) -> &[(S, Arc<V>)] {
-        self.0.get(key).map_or(&[], Vec::as_slice)
+    pub(crate) fn of(&self, key: &K) -> &[Offer<S, V>] {
+        self.0.get(key).map_or(&[], Offers::as_slice)
     }
 
     /// The keys for which a source offers something.
     pub(crate) fn keys_of(&self, source: &S) -> Vec<K> {
-        let offers = |offers: &[(S, Arc<V>)]| offers.iter().any(|(s, _)| s == source);
+        let offers = |offers: &Offers<S, V>| offers.as_slice().iter().any(|(other, _)| other == source);
         self.0.iter().filter(|(_, all)| offers(all)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Number of offers, over all keys.
     pub(crate) fn len(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.0.values().map(|offers| offers.as_slice().len()).sum()
     }
 }

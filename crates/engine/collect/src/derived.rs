@@ -2,11 +2,13 @@
 
 use crate::contributions::Contributions;
 use crate::dump::{Cause, How, Kind};
-use crate::handle::Collection;
-use crate::node::{Fault, Id, Node, Older, contain};
+use crate::fault::{Fault, contain};
+use crate::handle::{Collection, Id};
+use crate::node::{Node, Older};
 use crate::reads::Reads;
-use crate::store::{AnyStore, Key, Store, Value};
+use crate::store::{AnyStore, Store};
 use crate::track::{Slot, Tables};
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,15 +1,18 @@
 //! The graph: makes collections, applies batches, shows what changed.
 
 use crate::derived::Derived;
-use crate::dump::{CollectionDump, Dump, Explanation, Kind, Stamp, explain};
-use crate::handle::{Collection, Index, Input, LabelIndex, SelectorIndex, Union};
+use crate::dump::{Dump, Explanation, Kind, Stamp};
+use crate::explain::{explain, figures};
+use crate::fault::{Fault, contain};
+use crate::handle::{Collection, Id, Index, Input, LabelIndex, SelectorIndex, Union};
 use crate::index::{Guarded, KeyedIndex};
 use crate::joined::{Combine, Joined};
 use crate::label::{Labelled, Selecting};
 use crate::merged::{Choose, Merged};
-use crate::node::{Fault, Id, InputNode, Node, Nodes, contain, typed};
+use crate::node::{InputNode, Node, Nodes, typed};
 use crate::reads::Reads;
-use crate::store::{AnyStore, Change, Key, Store, Value};
+use crate::store::{AnyStore, Change, Store};
+use crate::value::{Key, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -326,7 +329,7 @@ impl Graph {
     pub fn dump(&self) -> Dump {
         let scope = |id: &u64| self.scopes.get(id).map(|opened| opened.name.clone());
         let all = self.nodes.iter();
-        let collections = all.filter_map(|(id, entry)| CollectionDump::of(id, entry, scope(&entry.scope)));
+        let collections = all.filter_map(|(id, entry)| figures(id, entry, scope(&entry.scope)));
         Dump { batches: self.batches, collections: collections.collect() }
     }
 

@@ -1,7 +1,9 @@
 //! Typed names of what is in a graph. Use them only with the graph that gave them.
 
-use crate::node::Id;
 use std::marker::PhantomData;
+
+/// Names a node; never used twice in a graph.
+pub(crate) type Id = u64;
 
 /// Names a collection of a graph.
 pub struct Collection<K, V> {

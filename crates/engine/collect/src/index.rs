@@ -1,7 +1,7 @@
 //! Values by something else than their key.
 
-use crate::node::{Fault, contain};
-use crate::store::{Key, Value};
+use crate::fault::{Fault, contain};
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 

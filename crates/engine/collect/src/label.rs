@@ -3,9 +3,9 @@
 //! A label is any value, typically a name and what it is set to. Labels are kept as hashes; what they find is compared
 //! for real, so that a collision costs a comparison and nothing else.
 
+use crate::fault::Fault;
 use crate::index::{Guarded, Indexing, KeysOf};
-use crate::node::Fault;
-use crate::store::{Key, Value};
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};

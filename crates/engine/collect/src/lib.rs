@@ -21,6 +21,8 @@
 mod contributions;
 mod derived;
 mod dump;
+mod explain;
+mod fault;
 mod graph;
 mod handle;
 mod index;
@@ -33,10 +35,12 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod track;
+mod value;
 
 pub use dump::{Cause, CollectionDump, Dump, Explanation, How, Kind, Stamp};
+pub use fault::Fault;
 pub use graph::{Batch, Commit, Graph, Scope};
 pub use handle::{Collection, Index, Input, LabelIndex, SelectorIndex, Union};
-pub use node::Fault;
 pub use reads::Reads;
-pub use store::{Change, Key, Value};
+pub use store::Change;
+pub use value::{Key, Value};

@@ -2,9 +2,11 @@
 
 use crate::contributions::Contributions;
 use crate::dump::{Cause, How, Kind};
-use crate::handle::Collection;
-use crate::node::{Fault, Id, Node, Older, contain};
-use crate::store::{AnyStore, Key, Store, Value};
+use crate::fault::{Fault, contain};
+use crate::handle::{Collection, Id};
+use crate::node::{Node, Older};
+use crate::store::{AnyStore, Store};
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,38 +1,12 @@
 //! The nodes of a graph behind one interface, and the order they stand in.
 
 use crate::dump::{Cause, Kind, Stamp};
-use crate::handle::Collection;
-use crate::store::{AnyStore, Key, Store, Value};
+use crate::fault::Fault;
+use crate::handle::{Collection, Id};
+use crate::store::{AnyStore, Store};
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// A function given to the graph that panicked. Its key keeps what it had; it runs again when something it read changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Name of the collection.
-    pub collection: &'static str,
-    /// The key at which the function panicked.
-    pub key: String,
-    /// The panic's message.
-    pub message: String,
-}
-
-/// Runs a function that may panic; what it has changed by then is in order whenever it stops.
-pub(crate) fn contain<T>(
-    collection: &'static str,
-    key: &dyn std::fmt::Debug,
-    run: impl FnOnce() -> T,
-) -> Result<T, Fault> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Fault { collection, key: format!("{key:?}"), message }
-    })
-}
-
-/// Names a node; never used twice in a graph.
-pub(crate) type Id = u64;
 
 /// One collection of a graph, whatever its types.
 pub(crate) trait Node: Any + Send {

@@ -1,12 +1,12 @@
 //! What a transformation may read besides its input.
 
 use crate::dump::{Cause, How};
-use crate::handle::{Collection, Index, LabelIndex, SelectorIndex};
+use crate::handle::{Collection, Id, Index, LabelIndex, SelectorIndex};
 use crate::index::KeyedIndex;
 use crate::label::{Labelled, Selecting, tokens};
-use crate::node::{Id, Older, typed};
-use crate::store::{Key, Value};
+use crate::node::{Older, typed};
 use crate::track::{Changed, Slot, Source, Tables, Touched};
+use crate::value::{Key, Value};
 use std::fmt::Debug;
 use std::hash::Hash;
 

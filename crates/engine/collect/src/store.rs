@@ -1,19 +1,11 @@
 //! The values of one collection, their indexes, and what changed since the last commit.
 
+use crate::fault::Fault;
 use crate::index::Indexing;
-use crate::node::Fault;
+use crate::value::{Key, Value};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::sync::Arc;
-
-/// What keys must be capable of.
-pub trait Key: Ord + Clone + Debug + Send + Sync + 'static {}
-impl<T: Ord + Clone + Debug + Send + Sync + 'static> Key for T {}
-
-/// What values must be capable of.
-pub trait Value: PartialEq + Send + Sync + 'static {}
-impl<T: PartialEq + Send + Sync + 'static> Value for T {}
 
 /// The difference a batch made to one key; `before` and `after` are never equal.
 #[derive(Debug, Clone, PartialEq)]

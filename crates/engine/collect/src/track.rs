@@ -1,8 +1,10 @@
 //! The record of what was read, and who has to run again when it changes.
 
+use crate::handle::Id;
 use crate::label::{Steady, Token, is_subset};
-use crate::node::{Id, Older};
-use crate::store::{AnyStore, Key};
+use crate::node::Older;
+use crate::store::AnyStore;
+use crate::value::Key;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -98,7 +100,7 @@ impl Tables {
 
     /// Drops the records of collections of which nothing is read any more.
     pub(crate) fn shrink(&mut self) {
-        self.0.retain(|_, table| table.len() > 0);
+        self.0.retain(|_, table| !table.is_empty());
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -106,7 +108,7 @@ impl Tables {
     }
 
     pub(crate) fn sources(&self) -> BTreeSet<Id> {
-        self.0.iter().filter(|(_, table)| table.len() > 0).map(|(source, _)| source.node()).collect()
+        self.0.iter().filter(|(_, table)| !table.is_empty()).map(|(source, _)| source.node()).collect()
     }
 }
 
@@ -114,7 +116,9 @@ trait Table: Send {
     fn add_dirty(&self, store: &dyn AnyStore, index: Option<usize>, slots: &mut BTreeSet<Slot>);
     fn add_all(&self, slots: &mut BTreeSet<Slot>);
     fn forget(&mut self, slot: Slot);
+    /// Number of reads, which is counted.
     fn len(&self) -> usize;
+    fn is_empty(&self) -> bool;
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
@@ -168,6 +172,10 @@ impl<K: Key> Table for KeyTable<K> {
         self.read.values().map(Vec::len).sum()
     }
 
+    fn is_empty(&self) -> bool {
+        self.read.is_empty()
+    }
+
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
@@ -194,6 +202,10 @@ impl Table for AllTable {
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
@@ -288,6 +300,10 @@ impl Table for LabelTable {
 
     fn len(&self) -> usize {
         self.read.values().map(Vec::len).sum()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.read.is_empty()
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
