@@ -2,6 +2,7 @@
 //! It never speaks xDS or holds a stream.
 
 mod authorization;
+pub mod config;
 mod labels;
 mod mesh;
 mod peer_authentication;
