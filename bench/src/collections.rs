@@ -1,9 +1,10 @@
 //! The collections of the mesh at the size of the design's budget: 10,000 pods, 1,000 services, 50 namespaces.
 
 use crate::measure::Suite;
-use ambit_api::core::v1::{Namespace, Node, Pod, Service};
+use ambit_api::core::v1::{Namespace, Node, Service};
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_api::istio::{AuthorizationPolicy, PeerAuthentication};
+use ambit_api::slim::Pod;
 use ambit_collect::Batch;
 use ambit_control_plane::Fanout;
 use ambit_mesh::{Inputs, Mesh, MeshSettings, ObjectName};

@@ -5,6 +5,7 @@ use crate::resource::ip_bytes;
 use crate::service::ServiceInfo;
 use ambit_api::core::v1 as core;
 use ambit_api::discovery::v1 as discovery;
+use ambit_api::slim::Pod;
 use ambit_names::{annotation, label, mesh, redirection};
 use ambit_proto::workload;
 use ambit_proto::workload::{NetworkMode, PortList, TunnelProtocol, WorkloadStatus, WorkloadType};
@@ -35,12 +36,12 @@ pub(crate) struct PodFacts<'a> {
 }
 
 /// Whether a pod has a workload at all: it has not ended, and has addresses that can be read.
-pub(crate) fn pod_addresses(pod: &core::Pod) -> Option<Vec<Bytes>> {
+pub(crate) fn pod_addresses(pod: &Pod) -> Option<Vec<Bytes>> {
     let status = pod.status.as_ref()?;
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return None;
     }
-    let mut ips: Vec<&str> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
+    let mut ips: Vec<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).collect();
     if ips.is_empty() {
         ips.extend(status.pod_ip.as_deref().filter(|ip| !ip.is_empty()));
     }
@@ -56,13 +57,13 @@ fn address(text: &str) -> Option<Bytes> {
 
 /// The workload of a pod with these addresses.
 pub(crate) fn from_pod(
-    pod: &core::Pod,
+    pod: &Pod,
     addresses: Vec<Bytes>,
     context: &Context<'_>,
     facts: PodFacts<'_>,
 ) -> workload::Workload {
     let meta = &pod.metadata;
-    let spec = pod.spec.clone().unwrap_or_default();
+    let spec = pod.spec.as_ref();
     let namespace = meta.namespace.clone().unwrap_or_default();
     let name = meta.name.clone().unwrap_or_default();
     let workload_name = workload_name(pod);
@@ -78,8 +79,8 @@ pub(crate) fn from_pod(
         network: context.network.to_owned(),
         tunnel_protocol: tunnel_protocol.into(),
         trust_domain: context.trust_domain(),
-        service_account: spec.service_account_name.unwrap_or_default(),
-        node: spec.node_name.unwrap_or_default(),
+        service_account: spec.and_then(|spec| spec.service_account_name.clone()).unwrap_or_default(),
+        node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         canonical_name: canonical_name.unwrap_or(&workload_name).to_owned(),
         canonical_revision: canonical_revision.unwrap_or("latest").to_owned(),
         workload_type: WorkloadType::Pod.into(),
@@ -90,7 +91,7 @@ pub(crate) fn from_pod(
         cluster_id: context.cluster_id.to_owned(),
         services: facts.services.iter().map(|info| (info.key(), ports_of(pod, info))).collect(),
         locality: facts.locality,
-        network_mode: match spec.host_network {
+        network_mode: match spec.and_then(|spec| spec.host_network) {
             Some(true) => NetworkMode::HostNetwork.into(),
             _ => NetworkMode::Standard.into(),
         },
@@ -98,8 +99,8 @@ pub(crate) fn from_pod(
     }
 }
 
-fn status(pod: &core::Pod) -> WorkloadStatus {
-    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+fn status(pod: &Pod) -> WorkloadStatus {
+    let conditions = pod.status.iter().flat_map(|s| &s.conditions);
     let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
     match ready && pod.metadata.deletion_timestamp.is_none() {
         true => WorkloadStatus::Healthy,
@@ -108,7 +109,7 @@ fn status(pod: &core::Pod) -> WorkloadStatus {
 }
 
 /// HBONE once the agent has written that capture is complete, or when the application speaks it itself.
-fn tunnel(pod: &core::Pod) -> (TunnelProtocol, bool) {
+fn tunnel(pod: &Pod) -> (TunnelProtocol, bool) {
     let native = labels::value(pod.metadata.labels.as_ref(), "networking.istio.io/tunnel");
     if native.is_some_and(|list| list.split(',').any(|one| one == "http")) {
         return (TunnelProtocol::Hbone, true);
@@ -120,7 +121,7 @@ fn tunnel(pod: &core::Pod) -> (TunnelProtocol, bool) {
 }
 
 /// Name of what the pod belongs to: told by a label, else its controller when the name was generated, else the pod.
-fn workload_name(pod: &core::Pod) -> String {
+fn workload_name(pod: &Pod) -> String {
     let meta = &pod.metadata;
     let labels = meta.labels.as_ref();
     if let Some(name) = labels::value(labels, "service.istio.io/workload-name") {
@@ -158,7 +159,7 @@ fn cron_job(job: &str) -> Option<&str> {
 }
 
 /// Ports of a service at this pod. A named target port that the pod does not have is left out.
-fn ports_of(pod: &core::Pod, info: &ServiceInfo) -> PortList {
+fn ports_of(pod: &Pod, info: &ServiceInfo) -> PortList {
     let ports = info.service.ports.iter().zip(&info.ports).filter_map(|(port, names)| {
         let target_port = match &names.target {
             Some(name) => container_port(pod, name)?,
@@ -169,11 +170,10 @@ fn ports_of(pod: &core::Pod, info: &ServiceInfo) -> PortList {
     PortList { ports: ports.collect() }
 }
 
-fn container_port(pod: &core::Pod, name: &str) -> Option<u32> {
+fn container_port(pod: &Pod, name: &str) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
-    let sidecars = spec.init_containers.iter().flatten();
-    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
     ports
         .into_iter()
         .find(|p| p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == "TCP")

@@ -17,4 +17,5 @@ pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 pub mod istio;
+pub mod slim;
 pub use istio::crds;

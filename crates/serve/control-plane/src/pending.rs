@@ -1,8 +1,9 @@
 //! Changes that wait for the owner of the collections: of each object only the last one.
 
-use ambit_api::core::v1::{Namespace, Node, Pod, Service};
+use ambit_api::core::v1::{Namespace, Node, Service};
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_api::istio::{AuthorizationPolicy, PeerAuthentication};
+use ambit_api::slim::Pod;
 use ambit_collect::{Batch, Input};
 use ambit_kube::{Change, Informer, ObjectKey};
 use ambit_mesh::{Inputs, ObjectName};

@@ -1,6 +1,6 @@
 //! Which service accounts run on which node.
 
-use ambit_api::core::v1::Pod;
+use ambit_api::slim::Pod;
 use ambit_kube::{Change, Informer};
 use ambit_names::spiffe::Identity;
 use std::collections::HashMap;
