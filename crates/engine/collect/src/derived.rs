@@ -90,6 +90,7 @@ impl<K: Key, V: Value, OK: Key, OV: Value> Derived<K, V, OK, OV> {
         let mut reads = Reads::new(older, &mut self.tables, slot);
         // A panic leaves only a shorter record of reads, which is what was read up to it.
         let outputs = contain(self.name, &key, || (self.transform)(&mut reads, &key, value))?;
+        let read_nothing = reads.is_empty();
         let mut keys = Vec::with_capacity(outputs.len());
         for (output, value) in outputs {
             if !keys.contains(&output) {
@@ -98,10 +99,18 @@ impl<K: Key, V: Value, OK: Key, OV: Value> Derived<K, V, OK, OV> {
             }
         }
         let Some(produced) = self.inputs.get_mut(&key) else { return Ok(()) };
-        for gone in std::mem::replace(&mut produced.outputs, keys.clone()) {
-            if !keys.contains(&gone) {
-                self.offer(&gone, &key, None);
+        let gone = std::mem::take(&mut produced.outputs);
+        for gone in gone.iter().filter(|gone| !keys.contains(gone)) {
+            self.offer(gone, &key, None);
+        }
+        match self.inputs.get_mut(&key) {
+            Some(produced) if !keys.is_empty() => produced.outputs = keys,
+            // Where nothing came of it and nothing can change that, there is nothing to remember.
+            _ if read_nothing => {
+                self.inputs.remove(&key);
+                self.slots.remove(&slot);
             }
+            _ => {}
         }
         Ok(())
     }
@@ -153,6 +162,9 @@ impl<K: Key, V: Value, OK: Key, OV: Value> Node for Derived<K, V, OK, OV> {
     }
     fn reads(&self) -> usize {
         self.tables.len()
+    }
+    fn bookkeeping(&self) -> usize {
+        self.inputs.len() + self.slots.len() + self.offers.len()
     }
     fn read_from(&self) -> BTreeSet<Id> {
         self.tables.sources()

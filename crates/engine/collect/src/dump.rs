@@ -63,8 +63,10 @@ pub struct CollectionDump {
     pub indexes: Vec<usize>,
     /// How often its function has run.
     pub runs: u64,
-    /// Recorded reads, or offers of a merge's sources.
+    /// Recorded reads.
     pub reads: usize,
+    /// Entries kept besides, to know what came of what.
+    pub bookkeeping: usize,
     /// Panics of its functions so far.
     pub faults: u64,
     /// The last batch in which its function ran.

@@ -25,6 +25,7 @@ pub(crate) fn figures(id: Id, entry: &Entry, scope: Option<String>) -> Option<Co
         indexes: node.store().index_sizes(),
         runs: node.runs(),
         reads: node.reads(),
+        bookkeeping: node.bookkeeping(),
         faults: entry.faults,
         last_run: entry.last_run,
         last_change: entry.last_change,

@@ -126,7 +126,7 @@ impl<K: Key, V: Value> Node for Merged<K, V> {
     fn runs(&self) -> u64 {
         self.runs
     }
-    fn reads(&self) -> usize {
+    fn bookkeeping(&self) -> usize {
         self.offers.len()
     }
     fn causes(&self, key: &str, older: Older<'_>) -> Vec<Cause> {

@@ -31,6 +31,10 @@ pub(crate) trait Node: Any + Send {
     fn reads(&self) -> usize {
         0
     }
+    /// How many entries it keeps besides values and reads, to know what came of what.
+    fn bookkeeping(&self) -> usize {
+        0
+    }
     /// The collections it has read besides those it was made from.
     fn read_from(&self) -> BTreeSet<Id> {
         BTreeSet::new()

@@ -15,13 +15,15 @@ pub struct Reads<'a> {
     older: Older<'a>,
     tables: &'a mut Tables,
     slot: Slot,
+    /// How many reads were recorded.
+    count: usize,
     /// What was read in words; only when somebody asks why.
     trace: Option<&'a mut Vec<Cause>>,
 }
 
 impl<'a> Reads<'a> {
     pub(crate) fn new(older: Older<'a>, tables: &'a mut Tables, slot: Slot) -> Self {
-        Self { older, tables, slot, trace: None }
+        Self { older, tables, slot, count: 0, trace: None }
     }
 
     pub(crate) fn traced(self, trace: &'a mut Vec<Cause>) -> Self {
@@ -129,7 +131,13 @@ impl<'a> Reads<'a> {
         found
     }
 
+    /// Whether nothing was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     fn note<K: Debug>(&mut self, from: Id, how: How, asked: &dyn Debug, found: impl FnOnce() -> Vec<K>) {
+        self.count += 1;
         let name = self.older.name(from);
         if let Some(trace) = &mut self.trace {
             trace.push(Cause::new(from, name, how, asked, &found()));

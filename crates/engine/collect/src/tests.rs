@@ -145,3 +145,22 @@ fn a_collection_added_later_starts_with_what_is_there() {
     let commit = house.apply(&[Step::Room(1, None)]);
     assert_eq!(commit.changes(both).count(), 1);
 }
+
+#[test]
+fn nothing_is_kept_of_what_comes_to_nothing() {
+    let mut graph = Graph::new();
+    let numbers: Input<u8, u8> = graph.input("numbers");
+    let large = graph.map("large", numbers.collection(), |_, _, number| (*number > 9).then_some(*number));
+    let mut write = |number: u8| {
+        let mut batch = Batch::new();
+        batch.set(numbers, 0, Arc::new(number));
+        graph.apply(batch);
+        let kept = graph.dump().collections.iter().map(|one| one.bookkeeping).sum::<usize>();
+        (graph.get(large, &0).map(|number| **number), kept)
+    };
+    // The input, its slot and its offer.
+    assert_eq!(
+        [write(1), write(10), write(11), write(2)],
+        [(None, 0), (Some(10), 3), (Some(11), 3), (None, 0)]
+    );
+}

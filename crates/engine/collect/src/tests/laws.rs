@@ -211,9 +211,9 @@ fn removals() -> Vec<Step> {
 }
 
 /// Entries that a graph holds, by collection; what is written once stays.
-fn held(dump: &Dump) -> Vec<(&'static str, usize, usize, Vec<usize>)> {
+fn held(dump: &Dump) -> Vec<(&'static str, [usize; 3], Vec<usize>)> {
     let moving = dump.collections.iter().filter(|one| one.kind != Kind::Fixed);
-    moving.map(|one| (one.name, one.len, one.reads, one.indexes.clone())).collect()
+    moving.map(|one| (one.name, [one.len, one.reads, one.bookkeeping], one.indexes.clone())).collect()
 }
 
 proptest! {
