@@ -22,6 +22,19 @@ impl<S, V> Offers<S, V> {
             Self::Several(offers) => offers,
         }
     }
+
+    fn into_vec(self) -> Vec<Offer<S, V>> {
+        match self {
+            Self::One(offer) => vec![offer],
+            Self::Several(offers) => offers,
+        }
+    }
+}
+
+impl<S, V> Default for Offers<S, V> {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
 }
 
 impl<S: Ord + Clone, K: Key, V: Value> Contributions<S, K, V> {
@@ -38,23 +51,23 @@ impl<S: Ord + Clone, K: Key, V: Value> Contributions<S, K, V> {
             return;
         };
         let at = offers.as_slice().binary_search_by(|(other, _)| other.cmp(source));
-        match (at, value) {
+        if let (Ok(at), Some(value)) = (at, &value)
+            && *offers.as_slice()[at].1 == **value
+        {
             // An equal value leaves the old one in place, so that it is held only once.
-            (Ok(at), Some(value)) if *offers.as_slice()[at].1 == *value => {}
-            (at, value) => {
-                let mut all = offers.as_slice().to_vec();
-                match (at, value) {
-                    (Ok(at), Some(value)) => all[at].1 = value,
-                    (Ok(at), None) => drop(all.remove(at)),
-                    (Err(at), Some(value)) => all.insert(at, (source.clone(), value)),
-                    (Err(_), None) => {}
-                }
-                match all.len() {
-                    0 => drop(self.0.remove(key)),
-                    1 => *offers = all.pop().map_or(Offers::Several(Vec::new()), Offers::One),
-                    _ => *offers = Offers::Several(all),
-                }
-            }
+            return;
+        }
+        let mut all = std::mem::take(offers).into_vec();
+        match (at, value) {
+            (Ok(at), Some(value)) => all[at].1 = value,
+            (Ok(at), None) => drop(all.remove(at)),
+            (Err(at), Some(value)) => all.insert(at, (source.clone(), value)),
+            (Err(_), None) => {}
+        }
+        match <[Offer<S, V>; 1]>::try_from(all) {
+            Ok([only]) => *offers = Offers::One(only),
+            Err(none) if none.is_empty() => drop(self.0.remove(key)),
+            Err(several) => *offers = Offers::Several(several),
         }
     }
 

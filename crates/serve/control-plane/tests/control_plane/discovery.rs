@@ -44,9 +44,11 @@ fn web(stream: &Discovery) -> Option<Workload> {
     }
 }
 
-async fn metrics(control_plane: &ControlPlane) -> String {
+/// What the endpoint of the metrics answers.
+async fn ask(control_plane: &ControlPlane, path: &str) -> String {
     let mut connection = TcpStream::connect(control_plane.metrics).await.unwrap();
-    connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await.unwrap();
     answer
@@ -70,10 +72,12 @@ async fn resources_follow_the_cluster() {
     assert_eq!(workload.tunnel_protocol(), workload::TunnelProtocol::Hbone);
     assert_eq!(workload.status(), workload::WorkloadStatus::Healthy);
     assert_eq!(stream.next().await.unwrap().type_url, AUTHORIZATION);
-    let metrics = metrics(&control_plane).await;
+    let metrics = ask(&control_plane, "/metrics").await;
     for line in ["ambit_control_plane_streams 1", "ambit_control_plane_responses_total{type=\"address\"} 1"] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
+    let why = ask(&control_plane, "/debug/collections/why/addresses/Pod/demo/web").await;
+    assert!(why.contains(r#""collection":"pods","key":"demo/web""#), "{why}");
 
     // A service comes with its cluster address, and its endpoint with the port.
     cluster.create(service()).await;
