@@ -4,6 +4,7 @@
 mod ads;
 mod authentication;
 mod ca;
+mod chunks;
 mod debug;
 mod error;
 mod fanout;
