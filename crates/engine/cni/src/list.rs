@@ -67,11 +67,17 @@ fn is_ours(plugin: &Value) -> bool {
     plugin.get("type").and_then(Value::as_str) == Some(PLUGIN_TYPE)
 }
 
-/// The list with the entry as its last plugin; entries of ours that were there before are replaced.
+/// The list with the entry as its last plugin; entries of ours that were there before are replaced. A list that has just
+/// this entry in its place already stays as it is, however it is written.
 ///
 /// # Errors
 /// The text is not a configuration list.
 pub fn insert(text: &str, entry: &Entry) -> Result<String, ListError> {
+    let there = plugins(text)?;
+    let ours = there.iter().filter(|plugin| is_ours(plugin)).count();
+    if ours == 1 && there.len() > 1 && there.last() == Some(&entry.to_value()) {
+        return Ok(text.to_owned());
+    }
     let without = remove(text)?;
     let array = scan::array_in_object(&without, "plugins").ok_or(ListError::NoPlugins)?;
     let last = array.elements.last().ok_or(ListError::NoPlugins)?.end;
@@ -101,6 +107,63 @@ pub fn remove(text: &str) -> Result<String, ListError> {
     }
     kept.push_str(&text[end..]);
     Ok(kept)
+}
+
+/// Key of a list that was made from the file of a single plugin: the name of that file. Runtimes ignore it.
+const MADE_FROM: &str = "ambit.io/made-from";
+/// Version of a list made from a single plugin that names none: the first with chained plugins.
+const CHAINING_SINCE: Version = Version::V0_3_1;
+/// Name of a network that has none: lists need one, single plugins do not.
+const UNNAMED: &str = "k8s-pod-network";
+
+/// The list with the single plugin whose file is named `file`. Name and version stay what they were: plugins keep what
+/// they have given out under the network's name.
+///
+/// # Errors
+/// The text is not the configuration of a plugin.
+pub fn from_single(text: &str, file: &str) -> Result<String, ListError> {
+    let plugin: Value = serde_json::from_str(text).map_err(ListError::NotJson)?;
+    let key = |key: &str| plugin.get(key).and_then(Value::as_str).filter(|value| !value.is_empty());
+    if key("type").is_none() {
+        return Err(ListError::NoPlugins);
+    }
+    let version = json!(key("cniVersion").unwrap_or(CHAINING_SINCE.text()));
+    let (name, file) = (json!(key("name").unwrap_or(UNNAMED)), json!(file));
+    Ok(format!(
+        "{{\n  \"cniVersion\": {version},\n  \"name\": {name},\n  {}: {file},\n  \"plugins\": [{text}]\n}}\n",
+        json!(MADE_FROM)
+    ))
+}
+
+/// The single plugin's file name and text of a list that [`from_single`] made. None for any other list, and for one to
+/// which others have added plugins since.
+pub fn to_single(text: &str) -> Option<(String, String)> {
+    let list: Value = serde_json::from_str(text).ok()?;
+    let file = list.get(MADE_FROM)?.as_str().filter(|name| !name.is_empty() && !name.contains('/'))?;
+    let without = remove(text).ok()?;
+    let array = scan::array_in_object(&without, "plugins")?;
+    if array.elements.len() != 1 {
+        return None;
+    }
+    let single = without[array.opened..array.closed].to_owned();
+    Some((file.to_owned(), single))
+}
+
+/// Whether an entry of ours is in the list; not in what is no list.
+pub fn has_entry(text: &str) -> bool {
+    plugins(text).is_ok_and(|plugins| plugins.iter().any(is_ours))
+}
+
+/// Types of the plugins of a list or of a single plugin's configuration, in order; none for anything else.
+pub fn plugin_types(text: &str) -> Vec<String> {
+    let kind = |plugin: &Value| plugin.get("type").and_then(Value::as_str).map(str::to_owned);
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) => match value.get("plugins").and_then(Value::as_array) {
+            Some(plugins) => plugins.iter().filter_map(kind).collect(),
+            None => kind(&value).into_iter().collect(),
+        },
+        Err(_) => Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -83,10 +83,11 @@ impl Scanner<'_> {
     }
 }
 
-/// Where an array stands: just after its `[`, and the bounds of its elements.
+/// Where an array stands: just after its `[`, the bounds of its elements, and where its `]` is.
 pub(crate) struct Array {
     pub(crate) opened: usize,
     pub(crate) elements: Vec<Range<usize>>,
+    pub(crate) closed: usize,
 }
 
 /// The last array under `key` in the text's top-level object (the one that a parser keeps).
@@ -114,7 +115,7 @@ pub(crate) fn array_in_object(text: &str, key: &str) -> Option<Array> {
 
 fn array(scanner: &mut Scanner<'_>) -> Option<Array> {
     scanner.expect(b'[')?;
-    let mut array = Array { opened: scanner.at, elements: Vec::new() };
+    let mut array = Array { opened: scanner.at, elements: Vec::new(), closed: 0 };
     scanner.skip_space();
     while scanner.peek()? != b']' {
         array.elements.push(scanner.skip_value()?);
@@ -124,6 +125,7 @@ fn array(scanner: &mut Scanner<'_>) -> Option<Array> {
             scanner.skip_space();
         }
     }
+    array.closed = scanner.at;
     scanner.at += 1;
     Some(array)
 }

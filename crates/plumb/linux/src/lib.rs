@@ -11,5 +11,6 @@ pub mod process;
 pub mod route;
 pub mod seqpacket;
 pub mod socket;
+pub mod watch;
 
 pub use error::Error;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A failure of the agent, or of one pod's enrollment.
@@ -104,6 +104,26 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A file of the CNI configuration or the plugin cannot be read or written.
+    #[error("cannot {attempt} {}", path.display())]
+    File {
+        /// What was attempted: completes "cannot … PATH".
+        attempt: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The runtime's configuration cannot be edited.
+    #[error("cannot put the mesh's plugin into the CNI configuration in {}", directory.display())]
+    Edit {
+        /// The directory.
+        directory: PathBuf,
+        /// The cause.
+        #[source]
+        source: ambit_cni_conf::ListError,
+    },
     /// Something took too long.
     #[error("{what} took longer than {} s", limit.as_secs())]
     Deadline {
@@ -124,6 +144,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn file(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::File { attempt, path: path.to_owned(), source }
+    }
+
     pub(crate) fn kernel(attempt: impl Into<String>) -> impl FnOnce(ambit_linux::Error) -> Error {
         let attempt = attempt.into();
         move |source| Error::Kernel { attempt, source }

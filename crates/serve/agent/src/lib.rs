@@ -10,6 +10,7 @@ mod events;
 mod fixture;
 mod handover;
 mod http;
+pub mod install;
 mod metrics;
 mod probes;
 mod run;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub probe_uid: u32,
     /// Whether a clean stop releases all pods; otherwise they stay captured.
     pub release_on_stop: bool,
+    /// Where the plugin and its entry are kept in place; none leaves that to somebody else.
+    pub install: Option<install::Settings>,
 }
 
 impl Settings {
@@ -71,6 +74,7 @@ impl Settings {
             metrics: local(port::METRICS),
             probe_uid: 0,
             release_on_stop: false,
+            install: None,
         }
     }
 }

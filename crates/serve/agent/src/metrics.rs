@@ -16,6 +16,11 @@ struct Kind {
     r#type: &'static str,
 }
 
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    result: &'static str,
+}
+
 /// All metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
@@ -23,6 +28,8 @@ pub(crate) struct Metrics {
     events: Family<Kind, Counter>,
     proxies: Gauge,
     pods: Gauge,
+    installs: Family<Outcome, Counter>,
+    installed: Gauge,
 }
 
 impl Metrics {
@@ -42,7 +49,19 @@ impl Metrics {
         );
         r.register("ztunnel_connected", "Connected node proxies", proxies.clone());
         r.register("ambit_agent_captured_pods", "Pods of this node that are captured", pods.clone());
-        (Self { requests, events, proxies, pods }, registry)
+        let (installs, installed) = (Family::default(), Gauge::default());
+        let r = &mut registry;
+        r.register(
+            "istio_cni_installs",
+            "Installations of the plugin and its entry, by result",
+            installs.clone(),
+        );
+        r.register(
+            "istio_cni_install_ready",
+            "Whether the plugin and its entry are in place",
+            installed.clone(),
+        );
+        (Self { requests, events, proxies, pods, installs, installed }, registry)
     }
 
     pub(crate) fn count_request(&self, response_code: u16) {
@@ -52,6 +71,15 @@ impl Metrics {
     /// `kind` is `add`, `update` or `delete`.
     pub(crate) fn count_event(&self, kind: &'static str) {
         self.events.get_or_create(&Kind { r#type: kind }).inc();
+    }
+
+    /// `result` is `SUCCESS`, `COPY_BINARIES_FAILURE` or `CREATE_CNI_CONFIG_FAILURE`.
+    pub(crate) fn count_install(&self, result: &'static str) {
+        self.installs.get_or_create(&Outcome { result }).inc();
+    }
+
+    pub(crate) fn set_installed(&self, installed: bool) {
+        self.installed.set(i64::from(installed));
     }
 
     pub(crate) fn set_proxies(&self, connected: usize) {

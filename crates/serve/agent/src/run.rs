@@ -3,11 +3,13 @@
 use crate::capture::Finder;
 use crate::enroll::{self, Enroller, OnStop};
 use crate::http::Listener;
+use crate::install::Installer;
 use crate::metrics::Metrics;
 use crate::probes::Probes;
 use crate::work::{Context, policy_of};
 use crate::{Error, Settings, events, handover};
 use ambit_api::core::v1::{Namespace, Pod};
+use ambit_cni_conf::Entry;
 use ambit_kube::{Change, Informer, Informers, Next, ObjectKey, Query, Queue};
 use ambit_linux::netns::NetNs;
 use ambit_linux::{Error as LinuxError, nft, seqpacket};
@@ -42,6 +44,7 @@ pub async fn run(
     let (metrics, registry) = Metrics::new();
     let sockets = Sockets::bind(&settings).await?;
     let Sockets { events, proxies, health, metrics_at } = sockets;
+    let installer = installer_of(&settings, &readiness, &metrics);
     // A failing task stops the agent's own tasks; what the caller runs beside it is the caller's.
     let stop = shutdown.child_token();
     let mut tasks = TaskGroup::<Error>::new(stop.clone());
@@ -87,6 +90,10 @@ pub async fn run(
             });
             spawn_work(&mut tasks, enroller, queue, events, metrics);
             gate.open();
+            // Last: from here on runtimes call the plugin, which needs answers.
+            if let Some(installer) = installer {
+                tasks.spawn("CNI configuration", installer.run(tasks.shutdown().clone()));
+            }
             drop(starting);
             tracing::info!(node = %settings.node_name, "the node agent is ready");
             Ok(())
@@ -105,6 +112,17 @@ pub async fn run(
     stop.cancel();
     informers.join().await?;
     outcome.and(ended)
+}
+
+/// Blocks the readiness until the plugin and its entry are in place.
+fn installer_of(settings: &Settings, readiness: &Readiness, metrics: &Metrics) -> Option<Installer> {
+    let entry = Entry {
+        run_dir: settings.run_dir.display().to_string(),
+        exclude_namespaces: settings.excluded_namespaces.clone(),
+        pod_namespace: settings.system_namespace.clone(),
+    };
+    let install = settings.install.clone()?;
+    Some(Installer::new(install, entry, readiness.clone(), metrics.clone()))
 }
 
 /// What the agent cannot work without: root, the node's namespace, nf_tables.
