@@ -54,8 +54,10 @@ pub struct MeshSettings {
     pub cluster_domain: String,
     /// Trust domain of identities.
     pub trust_domain: String,
-    /// Namespace of the mesh's own parts, whose policies hold for the whole mesh.
+    /// Namespace of the mesh's own parts.
     pub system_namespace: String,
+    /// Namespace whose policies hold for the whole mesh.
+    pub root_namespace: String,
 }
 
 impl Default for MeshSettings {
@@ -65,6 +67,7 @@ impl Default for MeshSettings {
             cluster_domain: mesh::CLUSTER_DOMAIN.to_owned(),
             trust_domain: mesh::TRUST_DOMAIN.to_owned(),
             system_namespace: mesh::SYSTEM_NAMESPACE.to_owned(),
+            root_namespace: mesh::SYSTEM_NAMESPACE.to_owned(),
         }
     }
 }
@@ -174,7 +177,7 @@ fn policies(
     inputs: &Inputs,
     settings: &Arc<MeshSettings>,
 ) -> (Collection<ObjectName, Policy>, Collection<ObjectName, PolicyCondition>) {
-    let root = settings.system_namespace.clone();
+    let root = settings.root_namespace.clone();
     let policies = graph.map("policies", inputs.authorization_policies.collection(), move |_, _, policy| {
         let conversion = convert_authorization_policy(&root, policy);
         let selected = labels::selected(policy.spec.selector.as_ref()).cloned();
@@ -197,7 +200,7 @@ fn handles(
     });
     let localities =
         graph.map("localities", inputs.nodes.collection(), |_, _, node| workload::locality(node));
-    let root = settings.system_namespace.clone();
+    let root = settings.root_namespace.clone();
     let of_root = root.clone();
     let of_settings = settings.clone();
     let services = graph.map("service-facts", inputs.services.collection(), move |reads, name, service| {
@@ -343,7 +346,7 @@ fn policies_of(
     name: &ObjectName,
     labels: &[Label],
 ) -> Vec<String> {
-    let root = &settings.system_namespace;
+    let root = &settings.root_namespace;
     let selecting = reads.selecting(handles.policies, labels);
     let mut names: Vec<String> = selecting.into_iter().map(|(policy, _)| policy.to_string()).collect();
     names.sort_unstable();
@@ -379,11 +382,11 @@ fn authorizations(
     let of_settings = settings.clone();
     let by_port = graph.flat_map("port-policies", peer_authentications, move |reads, name, object| {
         let parents = parents(reads, handles, &of_settings, &name.namespace);
-        let converted = peer_authentication::converted(&of_settings.system_namespace, object, &parents);
+        let converted = peer_authentication::converted(&of_settings.root_namespace, object, &parents);
         converted.map(|(key, policy)| (key, Resource::policy(&policy))).into_iter().collect()
     });
     // Every object leads to the same policy, so that it is there while there is any.
-    let root = settings.system_namespace.clone();
+    let root = settings.root_namespace.clone();
     let strict = graph.flat_map("strict-policy", peer_authentications, move |_, _, _| {
         let (key, policy) = peer_authentication::static_strict(&root);
         vec![(key, Resource::policy(&policy))]

@@ -59,6 +59,8 @@ pub(crate) enum Command {
     /// Run the node proxy alone. Its settings come from the environment, under the names that node proxies of the
     /// field use (XDS_ADDRESS, CA_ADDRESS, XDS_ROOT_CA, CA_ROOT_CA, AUTH_TOKEN, INPOD_UDS, NODE_NAME, POD_NAME, …).
     Proxy,
+    /// Check and show the mesh configuration.
+    Config(Config),
     /// Pack and import container images.
     Image(Image),
 }
@@ -88,6 +90,8 @@ pub(crate) struct Up {
     #[arg(long, default_value = "node-1", value_name = "NAME")]
     pub(crate) node_name: String,
     #[command(flatten)]
+    pub(crate) mesh_config: MeshConfig,
+    #[command(flatten)]
     pub(crate) network: Network,
     #[command(flatten)]
     pub(crate) programs: ProgramPaths,
@@ -105,6 +109,74 @@ pub(crate) struct Network {
     /// DNS domain of the cluster.
     #[arg(long, default_value = mesh::CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub(crate) cluster_domain: String,
+}
+
+/// Where the mesh configuration comes from.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct MeshConfig {
+    /// Revision of the control plane: its mesh configuration is the ConfigMap istio-REVISION.
+    #[arg(long, env = "REVISION", value_name = "NAME")]
+    pub(crate) revision: Option<String>,
+    /// ConfigMap of the system namespace whose mesh configuration is applied first.
+    #[arg(long = "shared-mesh-config", env = "SHARED_MESH_CONFIG", value_name = "NAME")]
+    pub(crate) shared: Option<String>,
+    /// File with a mesh configuration, read at start, in place of the ConfigMap.
+    #[arg(long = "mesh-config", value_name = "FILE")]
+    pub(crate) file: Option<String>,
+}
+
+/// Settings of `ambit config`.
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    pub(crate) action: ConfigAction,
+}
+
+/// What is to be done with the mesh configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigAction {
+    /// Check a mesh configuration, or manifests with a ConfigMap that holds one, without a cluster. Each fault is told as
+    /// FILE:LINE:COLUMN: field.path: what is wrong, what is expected. Exit code 1 if there are any.
+    Check(ConfigCheck),
+    /// Show the mesh configuration in force in a cluster. Exit code 1 if its sources have faults.
+    Show(ConfigShow),
+}
+
+/// Settings of `ambit config check`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigCheck {
+    /// The file, or - for the standard input.
+    pub(crate) file: String,
+    /// How the result is printed; one line a fault unless set.
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<ShownAs>,
+}
+
+/// Settings of `ambit config show`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigShow {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(flatten)]
+    pub(crate) sources: MeshConfig,
+    /// Namespace of the mesh's own parts.
+    #[arg(long, default_value = mesh::SYSTEM_NAMESPACE, value_name = "NAME")]
+    pub(crate) system_namespace: String,
+    /// One value a line, with the source that it comes from.
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) origin: bool,
+    /// How it is printed; YAML unless set.
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<ShownAs>,
+}
+
+/// How a result is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShownAs {
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
 }
 
 /// Where companion programs are.
@@ -201,9 +273,11 @@ pub(crate) struct ControlPlane {
     /// Address and port of metrics, and of the state of the collections (/debug/collections).
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::METRICS)), value_name = "ADDR:PORT")]
     pub(crate) metrics: SocketAddr,
-    /// Trust domain of the mesh.
-    #[arg(long, env = "TRUST_DOMAIN", default_value = mesh::TRUST_DOMAIN, value_name = "DOMAIN")]
-    pub(crate) trust_domain: String,
+    /// Trust domain of the mesh, above the one of the mesh configuration.
+    #[arg(long, env = "TRUST_DOMAIN", value_name = "DOMAIN")]
+    pub(crate) trust_domain: Option<String>,
+    #[command(flatten)]
+    pub(crate) mesh_config: MeshConfig,
     /// Id of the cluster.
     #[arg(long, env = "CLUSTER_ID", default_value = mesh::CLUSTER_ID, value_name = "ID")]
     pub(crate) cluster_id: String,
@@ -234,7 +308,8 @@ impl ControlPlane {
             connection: Connection { kubeconfig: None },
             listen,
             metrics: SocketAddr::from(([127, 0, 0, 1], port::CONTROL_PLANE_METRICS)),
-            trust_domain: mesh::TRUST_DOMAIN.to_owned(),
+            trust_domain: None,
+            mesh_config: MeshConfig::default(),
             cluster_id: mesh::CLUSTER_ID.to_owned(),
             cluster_domain: network.cluster_domain.clone(),
             server_names: Vec::new(),

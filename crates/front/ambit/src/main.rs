@@ -2,6 +2,7 @@
 //! and the only one that prints.
 
 mod cli;
+mod config;
 mod image;
 mod kubeconfig;
 mod manifests;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
         .map_err(anyhow::Error::from)
         .and_then(|()| run(cli.command));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: cli::Command) -> anyhow::Result<()> {
+fn run(command: cli::Command) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
@@ -42,7 +43,9 @@ fn run(command: cli::Command) -> anyhow::Result<()> {
             cli::Command::ControlPlane(args) => roles::control_plane(args).await,
             cli::Command::Agent(args) => roles::agent(args).await,
             cli::Command::Proxy => roles::proxy().await,
+            cli::Command::Config(args) => return config::run(args.action).await,
             cli::Command::Image(args) => image::run(args.action).await,
         }
+        .map(|()| ExitCode::SUCCESS)
     })
 }

@@ -69,7 +69,7 @@ pub(crate) async fn node(args: cli::Node) -> Result<()> {
 /// Runs the control plane alone.
 pub(crate) async fn control_plane(args: cli::ControlPlane) -> Result<()> {
     let client = connect(args.connection.kubeconfig.as_deref()).await?;
-    let settings = control_plane_settings(&args);
+    let settings = control_plane_settings(&args)?;
     alone(|readiness, stop| ambit_control_plane::run(settings, client, readiness, stop)).await
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn admin_kubeconfig(pki: &ClusterPki, listen: SocketAddr, user: &str)
 }
 
 /// Settings of the control plane.
-pub(crate) fn control_plane_settings(args: &cli::ControlPlane) -> ambit_control_plane::Settings {
+pub(crate) fn control_plane_settings(args: &cli::ControlPlane) -> Result<ambit_control_plane::Settings> {
     let mut settings = ambit_control_plane::Settings::default();
     let service = format!("istiod.{}", args.system_namespace);
     settings.server_names =
@@ -171,10 +171,11 @@ pub(crate) fn control_plane_settings(args: &cli::ControlPlane) -> ambit_control_
     settings.metrics = Some(args.metrics);
     settings.mesh.cluster_id.clone_from(&args.cluster_id);
     settings.mesh.cluster_domain.clone_from(&args.cluster_domain);
-    settings.mesh.trust_domain.clone_from(&args.trust_domain);
+    settings.trust_domain.clone_from(&args.trust_domain);
     settings.mesh.system_namespace.clone_from(&args.system_namespace);
+    settings.mesh_config = crate::config::sources(&args.mesh_config, &args.system_namespace)?;
     settings.trusted_node_accounts.clone_from(&args.trusted_node_accounts);
-    settings
+    Ok(settings)
 }
 
 /// What a node is started with.

@@ -134,10 +134,11 @@ impl Cluster<'_> {
         self.parts.during(system::stand_for(admin, agent, node, &node_ip)).await?;
         let proxy = HostProcess { pod: &proxy_pod, app: "ztunnel", account: mesh::PROXY_ACCOUNT };
         let pod = self.parts.during(system::stand_for(admin, proxy, node, &node_ip)).await?;
-        let settings = roles::control_plane_settings(&ControlPlane::local(
-            self.layout.control_plane,
-            &self.args.network,
-        ));
+        let mesh_config = self.args.mesh_config.clone();
+        let settings = roles::control_plane_settings(&ControlPlane {
+            mesh_config,
+            ..ControlPlane::local(self.layout.control_plane, &self.args.network)
+        })?;
         let ready = self.readiness.clone();
         self.parts.start("the control plane", |stop| ambit_control_plane::run(settings, client, ready, stop));
         self.parts.during(system::write_root(admin, &self.layout.root_file)).await?;

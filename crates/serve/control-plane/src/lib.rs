@@ -8,6 +8,7 @@ mod chunks;
 mod debug;
 mod error;
 mod fanout;
+mod mesh_config;
 mod metrics;
 mod owner;
 mod pending;
@@ -24,6 +25,7 @@ mod table;
 
 pub use error::Error;
 pub use fanout::Fanout;
+pub use mesh_config::{MeshConfigSources, kept_documents};
 pub use run::run;
 pub use settings::Settings;
 

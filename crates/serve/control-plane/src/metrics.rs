@@ -34,6 +34,8 @@ pub(crate) struct Metrics {
     certificates: Counter,
     refusals: Counter,
     faults: Counter,
+    mesh_config_faults: Gauge,
+    mesh_config_in_force: Gauge,
 }
 
 impl Metrics {
@@ -46,6 +48,10 @@ impl Metrics {
         of.register("certificates", "Certificates issued", self.certificates.clone());
         of.register("certificate_refusals", "Certificate requests refused", self.refusals.clone());
         of.register("faults", "Transformations that panicked", self.faults.clone());
+        let faults = self.mesh_config_faults.clone();
+        of.register("mesh_config_faults", "Faults of the mesh configuration as it is now", faults);
+        let in_force = self.mesh_config_in_force.clone();
+        of.register("mesh_config_in_force", "1 if a mesh configuration is in force, else 0", in_force);
     }
 
     /// Counts a stream as open until the guard is dropped.
@@ -77,6 +83,11 @@ impl Metrics {
 
     pub(crate) fn refused(&self) {
         self.refusals.inc();
+    }
+
+    pub(crate) fn mesh_config(&self, faults: usize, in_force: bool) {
+        self.mesh_config_faults.set(i64::try_from(faults).unwrap_or(i64::MAX));
+        self.mesh_config_in_force.set(in_force.into());
     }
 
     pub(crate) fn faulted(&self) {

@@ -5,6 +5,7 @@ use crate::authentication::Authenticator;
 use crate::ca::CertificateService;
 use crate::debug;
 use crate::error::Error;
+use crate::mesh_config::MeshConfigKeeper;
 use crate::metrics::Metrics;
 use crate::owner::{Conditions, Owner};
 use crate::pending::{Pending, Sources};
@@ -15,8 +16,9 @@ use crate::server::{ServingCertificate, serve};
 use crate::settings::Settings;
 use crate::status::StatusWriter;
 use ambit_kube::{Informers, Query, Queue};
+use ambit_mesh::config::MeshConfig;
 use ambit_runtime::tasks::TaskError;
-use ambit_runtime::{Clock, Readiness, Shutdown, TaskGroup, endpoint};
+use ambit_runtime::{Blocker, Clock, Readiness, Shutdown, TaskGroup, endpoint};
 use ambit_trust::authority::Authority;
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
@@ -37,38 +39,76 @@ pub async fn run(
     let blocker = readiness.block("control plane");
     // A part that fails stops the other parts, not the caller's.
     let shutdown = shutdown.child_token();
-    let address = settings.listen;
-    let listener = listen("discovery and certificates", address).await?;
+    let listener = listen("discovery and certificates", settings.listen).await?;
     let metrics_listener = match settings.metrics {
         Some(address) => Some(listen("metrics", address).await?),
         None => None,
     };
-    let mesh = &settings.mesh;
-    let obtained = root::obtain(&client, &mesh.system_namespace, &mesh.trust_domain, &shutdown).await?;
-    let Some(authority) = obtained.map(Arc::new) else { return Ok(()) };
-    let certificate = ServingCertificate::new(
-        authority.clone(),
-        settings.server_names.clone(),
-        settings.server_lifetime,
-        Clock,
-    )?;
-
-    let informers = Informers::new(client);
-    let parts = Parts::new(&settings, &informers, authority);
-    match informers.run_and_wait(&shutdown).await {
-        Ok(()) => {}
-        Err(_) if shutdown.is_cancelled() => return join(&informers).await,
-        Err(error) => return Err(Error::Informers(error)),
-    }
     let listeners = Listeners { main: listener, metrics: metrics_listener };
-    let outcome = parts.run(listeners, certificate, shutdown.clone(), || {
-        info!(%address, "serving discovery and certificates");
-        drop(blocker);
-    });
-    let outcome = outcome.await;
-    shutdown.cancel();
-    join(&informers).await?;
-    outcome
+    let metrics = Metrics::default();
+    let sources = Informers::new(client.clone());
+    let keeper = MeshConfigKeeper::new(&sources, settings.mesh_config.clone(), readiness, metrics.clone());
+    let mut in_force = keeper.watch();
+    let keeping = async {
+        if sources.run_and_wait(&shutdown).await.is_ok() {
+            keeper.run(shutdown.clone()).await;
+        }
+        join(&sources).await
+    };
+    let start = Start { settings, client, listeners, metrics, blocker };
+    let serving = async {
+        let outcome = match in_force.first(&shutdown).await {
+            Some(config) => start.run(&config, &shutdown).await,
+            None => Ok(()),
+        };
+        shutdown.cancel();
+        outcome
+    };
+    let (kept, outcome) = tokio::join!(keeping, serving);
+    outcome.and(kept)
+}
+
+/// What the parts are made of once the mesh configuration is there.
+struct Start {
+    settings: Settings,
+    client: kube::Client,
+    listeners: Listeners,
+    metrics: Metrics,
+    blocker: Blocker,
+}
+
+impl Start {
+    async fn run(mut self, config: &MeshConfig, shutdown: &Shutdown) -> Result<(), Error> {
+        let mesh = &mut self.settings.mesh;
+        let trust_domain = self.settings.trust_domain.as_ref().unwrap_or(&config.trust_domain);
+        mesh.trust_domain.clone_from(trust_domain);
+        mesh.root_namespace.clone_from(&config.root_namespace);
+        let obtained =
+            root::obtain(&self.client, &mesh.system_namespace, &mesh.trust_domain, shutdown).await?;
+        let Some(authority) = obtained.map(Arc::new) else { return Ok(()) };
+        let certificate = ServingCertificate::new(
+            authority.clone(),
+            self.settings.server_names.clone(),
+            self.settings.server_lifetime,
+            Clock,
+        )?;
+        let informers = Informers::new(self.client);
+        let parts = Parts::new(&self.settings, &informers, authority, self.metrics);
+        match informers.run_and_wait(shutdown).await {
+            Ok(()) => {}
+            Err(_) if shutdown.is_cancelled() => return join(&informers).await,
+            Err(error) => return Err(Error::Informers(error)),
+        }
+        let (address, blocker) = (self.settings.listen, self.blocker);
+        let outcome = parts.run(self.listeners, certificate, shutdown.clone(), || {
+            info!(%address, "serving discovery and certificates");
+            drop(blocker);
+        });
+        let outcome = outcome.await;
+        shutdown.cancel();
+        join(&informers).await?;
+        outcome
+    }
 }
 
 /// What is listened on.
@@ -98,7 +138,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(settings: &Settings, informers: &Informers, authority: Arc<Authority>) -> Self {
+    fn new(settings: &Settings, informers: &Informers, authority: Arc<Authority>, metrics: Metrics) -> Self {
         let all = Query::all;
         let sources = Sources {
             pods: informers.informer(all()),
@@ -112,7 +152,7 @@ impl Parts {
         let pending = Pending::default();
         pending.follow(&sources);
         let (conditions, queue) = (Conditions::default(), Queue::new("policy-status"));
-        let (adds, metrics) = (queue.clone(), Metrics::default());
+        let adds = queue.clone();
         let on_condition = move |policy: &_| adds.add(ambit_mesh::ObjectName::clone(policy));
         Self {
             owner: Owner::new(

@@ -1,5 +1,6 @@
 //! Settings of the control plane.
 
+use crate::mesh_config::MeshConfigSources;
 use ambit_mesh::MeshSettings;
 use ambit_names::{mesh, port};
 use ambit_trust::authority::Lifetimes;
@@ -13,8 +14,12 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where metrics and the state of the collections are served, if anywhere.
     pub metrics: Option<SocketAddr>,
-    /// Cluster id, cluster domain, trust domain and system namespace.
+    /// Cluster id, cluster domain and system namespace. Trust domain and root namespace come from the mesh configuration.
     pub mesh: MeshSettings,
+    /// Trust domain that stands above the one of the mesh configuration.
+    pub trust_domain: Option<String>,
+    /// Where the mesh configuration comes from, beside ConfigMaps of the system namespace.
+    pub mesh_config: MeshConfigSources,
     /// Audiences of tokens that are accepted; one of them must fit.
     pub token_audiences: Vec<String>,
     /// Accounts (`namespace/name`) that may ask for certificates of other accounts on their node.
@@ -44,7 +49,12 @@ impl Default for Settings {
                 "127.0.0.1".to_owned(),
                 "::1".to_owned(),
             ],
+            mesh_config: MeshConfigSources {
+                namespace: mesh.system_namespace.clone(),
+                ..MeshConfigSources::default()
+            },
             mesh,
+            trust_domain: None,
             server_lifetime: Duration::from_secs(365 * 24 * 3600),
             workload_lifetimes: Lifetimes::default(),
         }

@@ -54,7 +54,7 @@ impl Message {
     /// The field whose name is the most like this one, if it is like it at all.
     pub(crate) fn nearest(&self, name: &str) -> Option<&str> {
         let distances = self.fields.iter().map(|field| (distance(&field.name, name), field.name.as_str()));
-        distances.min().filter(|(distance, _)| *distance <= 1 + name.len() / 4).map(|(_, name)| name)
+        distances.min().filter(|(distance, _)| *distance <= name.len() / 3).map(|(_, name)| name)
     }
 }
 

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 /// Time for anything to happen: far more than it takes, so that only a fault runs into it.
@@ -86,6 +88,11 @@ impl Cluster {
 
     /// Starts a control plane and waits until it is ready.
     pub(crate) async fn control_plane(&self) -> ControlPlane {
+        self.start_control_plane().await.ready().await
+    }
+
+    /// Starts a control plane.
+    pub(crate) async fn start_control_plane(&self) -> Starting {
         let (address, metrics) = (free_address(), free_address());
         let settings = Settings { listen: address, metrics: Some(metrics), ..Settings::default() };
         let (readiness, shutdown) = (Readiness::default(), Shutdown::new());
@@ -98,12 +105,7 @@ impl Cluster {
         // It blocks readiness when it is first polled.
         assert!(futures::poll!(&mut running).is_pending());
         let task = tokio::spawn(running);
-        eventually("the control plane is ready", async || {
-            (readiness.waiting_for().is_empty() || task.is_finished()).then_some(())
-        })
-        .await;
-        assert!(!task.is_finished(), "the control plane ended at once");
-        ControlPlane { address, metrics, shutdown, task }
+        Starting { readiness, control_plane: ControlPlane { address, metrics, shutdown, task } }
     }
 
     fn api(&self, object: &Value) -> (Api<DynamicObject>, String) {
@@ -170,6 +172,35 @@ impl Cluster {
         let issued = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
         issued.status.unwrap().token
     }
+}
+
+/// A control plane that may not be ready yet.
+pub(crate) struct Starting {
+    pub(crate) readiness: Readiness,
+    control_plane: ControlPlane,
+}
+
+impl Starting {
+    /// Waits until it is ready.
+    pub(crate) async fn ready(self) -> ControlPlane {
+        let task = &self.control_plane.task;
+        eventually("the control plane is ready", async || {
+            (self.readiness.waiting_for().is_empty() || task.is_finished()).then_some(())
+        })
+        .await;
+        assert!(!task.is_finished(), "the control plane ended at once");
+        self.control_plane
+    }
+}
+
+/// What the endpoint of the metrics answers.
+pub(crate) async fn ask(control_plane: &ControlPlane, path: &str) -> String {
+    let mut connection = TcpStream::connect(control_plane.metrics).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 impl ControlPlane {

@@ -1,15 +1,13 @@
 //! Workloads, services and policies as a discovery client sees them.
 
 use crate::client::{Discovery, root};
-use crate::cluster::{Cluster, ControlPlane, account, pod, proxy};
+use crate::cluster::{Cluster, account, ask, pod, proxy};
 use ambit_names::type_url::{ADDRESS, AUTHORIZATION};
 use ambit_proto::workload::{Address, Workload, address};
 use ambit_proto::{security, workload};
 use prost::Message;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tonic::Code;
 
 const WEB: &str = "Kubernetes//Pod/demo/web";
@@ -42,16 +40,6 @@ fn web(stream: &Discovery) -> Option<Workload> {
         address::Type::Workload(workload) => Some(workload),
         address::Type::Service(_) => panic!("it is a workload"),
     }
-}
-
-/// What the endpoint of the metrics answers.
-async fn ask(control_plane: &ControlPlane, path: &str) -> String {
-    let mut connection = TcpStream::connect(control_plane.metrics).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 #[tokio::test]

@@ -9,4 +9,6 @@ mod cluster;
 #[cfg(test)]
 mod discovery;
 #[cfg(test)]
+mod mesh_config;
+#[cfg(test)]
 mod objects;

@@ -1,0 +1,133 @@
+//! The mesh configuration: what is in force, and what a fault does.
+
+use crate::client::{Discovery, root};
+use crate::cluster::{Cluster, ControlPlane, account, ask, eventually, pod, proxy};
+use ambit_names::type_url::ADDRESS;
+use ambit_proto::workload::{Address, address};
+use prost::Message;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+const WEB: &str = "Kubernetes//Pod/demo/web";
+
+fn config_map(name: &str, mesh: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "istio-system", "name": name},
+        "data": {"mesh": mesh}})
+}
+
+/// What people read of the state, once it has this in it.
+async fn status_with(cluster: &Cluster, part: &'static str) -> String {
+    eventually("the status tells it", async || {
+        let kept = cluster.read(&config_map("ambit-mesh-config", "")).await?;
+        kept["data"]["status"].as_str().filter(|status| status.contains(part)).map(str::to_owned)
+    })
+    .await
+}
+
+async fn cluster() -> Cluster {
+    let cluster = Cluster::start().await;
+    cluster.create(account("istio-system", "ztunnel")).await;
+    cluster.create(account("demo", "web")).await;
+    cluster.create(proxy("node1")).await;
+    cluster.create(pod("demo", "web", "web", "node1", "10.244.0.5")).await;
+    cluster
+}
+
+/// The trust domain that proxies are told.
+async fn trust_domain(cluster: &Cluster, control_plane: &ControlPlane) -> String {
+    let (token, root) = (cluster.token(&proxy("node1"), "istio-ca").await, root(cluster).await);
+    let mut stream = Discovery::open(control_plane, &root, Some(&token), "istio-system").await.unwrap();
+    stream.subscribe(ADDRESS, HashMap::new()).await;
+    stream.until(|stream| stream.get(ADDRESS, WEB).is_some()).await;
+    match Address::decode(stream.get(ADDRESS, WEB).unwrap()).unwrap().r#type {
+        Some(address::Type::Workload(workload)) => workload.trust_domain,
+        other => panic!("it is a workload: {other:?}"),
+    }
+}
+
+const BAD: &str = "enableTracing: true\ntrustDomain: true\n";
+const FAULT: &str =
+    "istio-system/istio:2:14: trustDomain: it is the boolean true, a text (write it in quotes) is expected";
+
+#[tokio::test]
+async fn inv_03_a_fault_keeps_the_last_good_configuration_in_force_across_restarts() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", "trustDomain: one.example\n")).await;
+    let control_plane = cluster.control_plane().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "one.example");
+    status_with(&cluster, "the sources are in force").await;
+    let map = config_map("istio", BAD);
+    cluster.patch(&map, json!({"data": {"mesh": BAD}})).await;
+    let status = status_with(&cluster, FAULT).await;
+    assert!(status.starts_with("the last good configuration is in force"), "{status}");
+    let text = ask(&control_plane, "/metrics").await;
+    assert!(text.contains("ambit_control_plane_mesh_config_faults 1"), "{text}");
+    assert!(text.contains("ambit_control_plane_mesh_config_in_force 1"), "{text}");
+    control_plane.stop().await;
+
+    let control_plane = cluster.control_plane().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "one.example");
+    cluster.patch(&map, json!({"data": {"mesh": "trustDomain: two.example\n"}})).await;
+    status_with(&cluster, "the sources are in force").await;
+    control_plane.stop().await;
+
+    let control_plane = cluster.control_plane().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "two.example");
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn inv_03_without_a_good_configuration_it_is_not_ready_and_says_why() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", BAD)).await;
+    let starting = cluster.start_control_plane().await;
+    let blocker = eventually("it says what blocks it", async || {
+        starting.readiness.waiting_for().into_iter().find(|blocker| blocker.contains("mesh configuration"))
+    })
+    .await;
+    assert_eq!(blocker, format!("mesh configuration: {FAULT}"));
+    assert!(status_with(&cluster, FAULT).await.starts_with("no configuration is in force"));
+    cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": "trustDomain: 'yes.example'\n"}})).await;
+    let control_plane = starting.ready().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "yes.example");
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_config_map_that_goes_leaves_the_defaults_and_counts_again_when_it_is_back() {
+    let cluster = cluster().await;
+    let map = config_map("istio", "trustDomain: one.example\n");
+    cluster.create(map.clone()).await;
+    let control_plane = cluster.control_plane().await;
+    status_with(&cluster, "the sources are in force").await;
+    cluster.delete(&map).await;
+    let sources = async |wanted: &'static str| {
+        eventually("the kept sources follow", async || {
+            let kept = cluster.read(&config_map("ambit-mesh-config", "")).await?;
+            (kept["data"]["sources"] == wanted).then_some(())
+        })
+        .await;
+    };
+    sources("[]").await;
+    cluster.create(config_map("istio", BAD)).await;
+    status_with(&cluster, FAULT).await;
+    cluster.patch(&map, json!({"data": {"mesh": "trustDomain: three.example\n"}})).await;
+    sources(r#"[["istio-system/istio","mesh","trustDomain: three.example\n"]]"#).await;
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn inv_03_bytes_that_are_no_text_are_a_fault() {
+    let cluster = cluster().await;
+    let control_plane = cluster.control_plane().await;
+    // "a: \xff" in Base64.
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "istio-system", "name": "istio"},
+        "binaryData": {"mesh": "YTog/w=="}});
+    cluster.create(map).await;
+    status_with(&cluster, "istio-system/istio:1:4: byte 3 is not UTF-8").await;
+    control_plane.stop().await;
+    cluster.stop().await;
+}
