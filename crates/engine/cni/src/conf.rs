@@ -82,6 +82,8 @@ pub mod code {
     pub const TRY_AGAIN_LATER: u32 = 11;
     /// STATUS: the plugin cannot serve ADD requests now.
     pub const NOT_AVAILABLE: u32 = 50;
+    /// STATUS: the plugin cannot serve ADD requests now, and pods that are there may have limited connectivity.
+    pub const LIMITED_CONNECTIVITY: u32 = 51;
     /// A fault of the plugin itself.
     pub const INTERNAL: u32 = 999;
 }
@@ -119,6 +121,17 @@ pub struct NetConf {
     /// Namespace of the mesh's own pods.
     #[serde(default)]
     pub pod_namespace: String,
+    /// GC: what lives. Nothing when the runtime does not say.
+    #[serde(default, rename = "cni.dev/valid-attachments")]
+    pub valid_attachments: Option<Vec<Attachment>>,
+}
+
+/// A sandbox's interface that lives, as GC gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Attachment {
+    /// Id of the sandbox.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
 }
 
 impl NetConf {

@@ -7,6 +7,12 @@ use std::net::IpAddr;
 
 /// Path of the request on the agent's socket, for the mesh's own plugin: the agent decides about the capture.
 pub const ADD_PATH: &str = "/ambit/v1/add";
+/// Path of the request whether what [`ADD_PATH`] did for an [`Event`] still holds: 200, or what is wrong as text.
+pub const CHECK_PATH: &str = "/ambit/v1/check";
+/// Path of the request for the agent's [`State`]. Its body is an empty object.
+pub const STATUS_PATH: &str = "/ambit/v1/status";
+/// Path of the request to forget all sandboxes but [`LiveSandboxes`].
+pub const GC_PATH: &str = "/ambit/v1/gc";
 /// Path of the request for Istio's plugin, which has decided already.
 pub const FOREIGN_ADD_PATH: &str = "/cmdadd";
 /// Largest body of a request. A pod has a handful of addresses; this is generous.
@@ -88,6 +94,34 @@ pub struct Answer {
     pub captured: bool,
     /// Why, in words.
     pub reason: String,
+}
+
+/// Whether the agent can enroll pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ability {
+    /// It can.
+    Able,
+    /// It cannot.
+    Unable,
+    /// It cannot, since no proxy is connected: pods that are captured have no connections either.
+    Cut,
+}
+
+/// The agent's answer to [`STATUS_PATH`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Whether it can enroll pods.
+    pub ability: Ability,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// The body of [`GC_PATH`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveSandboxes {
+    /// Ids of the sandboxes that live.
+    pub container_ids: Vec<String>,
 }
 
 fn null_is_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Ip>, D::Error> {

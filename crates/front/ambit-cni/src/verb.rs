@@ -1,7 +1,9 @@
 //! The verbs of the CNI specification.
 
 use crate::post::post;
-use ambit_cni_conf::event::{ADD_PATH, Answer, Event};
+use ambit_cni_conf::event::{
+    ADD_PATH, Ability, Answer, CHECK_PATH, Event, GC_PATH, LiveSandboxes, STATUS_PATH, State,
+};
 use ambit_cni_conf::{Arguments, ErrorObject, NetConf, Version, code, result};
 use ambit_names::path;
 use std::path::Path;
@@ -36,10 +38,18 @@ pub(crate) fn run(environment: &Environment, input: &[u8]) -> Result<String, Err
             "supportedVersions": Version::ALL.map(Version::text),
         })
         .to_string()),
-        "CHECK" => since(version, Version::V0_4_0, "CHECK"),
-        // Not the agent's health: a runtime that reports the network as broken would not start the agent's own pod.
-        "STATUS" => since(version, Version::V1_1_0, "STATUS"),
-        "GC" => since(version, Version::V1_1_0, "GC"),
+        "CHECK" => {
+            since(version, Version::V0_4_0, "CHECK")?;
+            check(environment, &conf, version)
+        }
+        "STATUS" => {
+            since(version, Version::V1_1_0, "STATUS")?;
+            status(&conf, version)
+        }
+        "GC" => {
+            since(version, Version::V1_1_0, "GC")?;
+            collect(&conf, version)
+        }
         other => Err(error(
             version,
             code::INVALID_ENVIRONMENT,
@@ -53,48 +63,118 @@ fn error(version: Version, code: u32, msg: impl Into<String>, details: impl Into
     ErrorObject { cni_version: version.text().into(), code, msg: msg.into(), details: details.into() }
 }
 
-fn since(version: Version, first: Version, verb: &str) -> Result<String, ErrorObject> {
+fn since(version: Version, first: Version, verb: &str) -> Result<(), ErrorObject> {
     if version >= first {
-        return Ok(String::new());
+        return Ok(());
     }
     let details = format!("the configuration has version {version}, {verb} needs {first} or later");
     Err(error(version, code::INCOMPATIBLE_VERSION, format!("{verb} is not in this version"), details))
 }
 
 fn add(environment: &Environment, conf: &NetConf, version: Version) -> Result<String, ErrorObject> {
+    require(environment, version)?;
+    let passed = result::pass_through(conf.prev_result.as_ref(), version).map_err(invalid(version))?;
+    let Some(event) = event_of(environment, conf, version)? else {
+        return Ok(passed.to_string());
+    };
+    let pod = format!("{}/{}", event.pod_namespace, event.pod_name);
+    let body = ask(conf, (ADD_PATH, &json_of(&event, version)?), &format!("capture pod {pod}"), version)?;
+    let answer: Answer = read(&body, version)?;
+    eprintln!("ambit-cni: {pod}: captured: {}: {}", answer.captured, answer.reason);
+    Ok(passed.to_string())
+}
+
+/// Asks whether what ADD did still holds. Pods that ADD lets through have nothing to be checked.
+fn check(environment: &Environment, conf: &NetConf, version: Version) -> Result<String, ErrorObject> {
+    require(environment, version)?;
+    let Some(event) = event_of(environment, conf, version)? else {
+        return Ok(String::new());
+    };
+    let what = format!("confirm the capture of pod {}/{}", event.pod_namespace, event.pod_name);
+    ask(conf, (CHECK_PATH, &json_of(&event, version)?), &what, version)?;
+    Ok(String::new())
+}
+
+/// Whether the next ADD could be answered.
+fn status(conf: &NetConf, version: Version) -> Result<String, ErrorObject> {
+    let as_status = |mut object: ErrorObject| {
+        object.code = code::NOT_AVAILABLE;
+        object
+    };
+    let body = ask(conf, (STATUS_PATH, "{}"), "tell its state", version).map_err(as_status)?;
+    let state: State = read(&body, version).map_err(as_status)?;
+    let unavailable = |code, msg: &str| Err(error(version, code, msg, state.reason.clone()));
+    match state.ability {
+        Ability::Able => Ok(String::new()),
+        Ability::Unable => unavailable(code::NOT_AVAILABLE, "the node agent cannot enroll pods now"),
+        Ability::Cut => unavailable(
+            code::LIMITED_CONNECTIVITY,
+            "the node agent cannot enroll pods now, and captured ones may have no connections",
+        ),
+    }
+}
+
+/// Tells the agent which sandboxes live, so that it forgets the others.
+fn collect(conf: &NetConf, version: Version) -> Result<String, ErrorObject> {
+    let Some(valid) = &conf.valid_attachments else {
+        let details = "cni.dev/valid-attachments is missing: nothing is removed without it";
+        return Err(error(version, code::INVALID_CONFIGURATION, "GC needs the list of what lives", details));
+    };
+    let live = LiveSandboxes { container_ids: valid.iter().map(|a| a.container_id.clone()).collect() };
+    ask(conf, (GC_PATH, &json_of(&live, version)?), "forget sandboxes that are gone", version)?;
+    Ok(String::new())
+}
+
+fn require(environment: &Environment, version: Version) -> Result<(), ErrorObject> {
     let required = [
         ("CNI_CONTAINERID", &environment.container_id),
         ("CNI_NETNS", &environment.netns),
         ("CNI_IFNAME", &environment.interface),
     ];
-    if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
-        return Err(error(version, code::INVALID_ENVIRONMENT, format!("{name} is missing"), "ADD needs it"));
+    match required.iter().find(|(_, value)| value.is_empty()) {
+        Some((name, _)) => {
+            let details = format!("{} needs it", environment.command);
+            Err(error(version, code::INVALID_ENVIRONMENT, format!("{name} is missing"), details))
+        }
+        None => Ok(()),
     }
-    let invalid = |e: result::ResultError| {
-        error(version, code::INVALID_CONFIGURATION, "prevResult cannot be used", e.to_string())
-    };
-    let passed = result::pass_through(conf.prev_result.as_ref(), version).map_err(invalid)?;
+}
+
+fn invalid(version: Version) -> impl Fn(result::ResultError) -> ErrorObject {
+    move |e| error(version, code::INVALID_CONFIGURATION, "prevResult cannot be used", e.to_string())
+}
+
+fn json_of<T: serde::Serialize>(body: &T, version: Version) -> Result<String, ErrorObject> {
+    serde_json::to_string(body)
+        .map_err(|e| error(version, code::INTERNAL, "the request cannot be written", e.to_string()))
+}
+
+fn read<T: serde::de::DeserializeOwned>(body: &str, version: Version) -> Result<T, ErrorObject> {
+    serde_json::from_str(body)
+        .map_err(|e| error(version, code::DECODE, "the node agent's answer cannot be read", e.to_string()))
+}
+
+/// What the agent is told about the pod; nothing for a pod that is let through without it.
+fn event_of(
+    environment: &Environment,
+    conf: &NetConf,
+    version: Version,
+) -> Result<Option<Event>, ErrorObject> {
     let pod = Arguments::parse(&environment.arguments);
     if let Some(reason) = let_through(conf, &pod) {
         eprintln!("ambit-cni: let {}/{} through: {reason}", pod.pod_namespace(), pod.pod_name());
-        return Ok(passed.to_string());
+        return Ok(None);
     }
     let ips = conf.prev_result.as_ref().map(|previous| result::addresses(previous, version));
-    let event = Event {
+    Ok(Some(Event {
         netns: environment.netns.clone(),
         pod_name: pod.pod_name().to_owned(),
         pod_namespace: pod.pod_namespace().to_owned(),
-        ips: ips.transpose().map_err(invalid)?.unwrap_or_default(),
+        ips: ips.transpose().map_err(invalid(version))?.unwrap_or_default(),
         container_id: environment.container_id.clone(),
         interface: environment.interface.clone(),
         pod_uid: pod.pod_uid().to_owned(),
-    };
-    let answer = ask(conf, &event, version)?;
-    eprintln!(
-        "ambit-cni: {}/{}: captured: {}: {}",
-        event.pod_namespace, event.pod_name, answer.captured, answer.reason
-    );
-    Ok(passed.to_string())
+    }))
 }
 
 /// Why a pod needs no question to the agent.
@@ -114,35 +194,35 @@ fn let_through(conf: &NetConf, pod: &Arguments) -> Option<&'static str> {
     None
 }
 
-/// Asks the agent to decide about the pod and to capture it.
-fn ask(conf: &NetConf, event: &Event, version: Version) -> Result<Answer, ErrorObject> {
-    let pod = format!("{}/{}", event.pod_namespace, event.pod_name);
+/// Asks the agent: the body of its answer. `what` completes "the node agent could not …".
+fn ask(
+    conf: &NetConf,
+    (path, body): (&str, &str),
+    what: &str,
+    version: Version,
+) -> Result<String, ErrorObject> {
     let again = |msg: String, details: String| error(version, code::TRY_AGAIN_LATER, msg, details);
-    let run_dir = match conf.cni_agent_run_dir.as_str() {
-        "" => path::CNI_RUN_DIR,
-        configured => configured,
-    };
-    let socket = Path::new(run_dir).join(path::PLUGIN_EVENT_SOCKET);
-    let body = serde_json::to_string(event)
-        .map_err(|e| error(version, code::INTERNAL, "the event cannot be written", e.to_string()))?;
-    let (status, body) = post(&socket, ADD_PATH, &body, DEADLINE).map_err(|e| {
+    let socket = run_dir(conf).join(path::PLUGIN_EVENT_SOCKET);
+    let (status, body) = post(&socket, path, body, DEADLINE).map_err(|e| {
         again(
-            format!("the mesh's node agent cannot be reached for pod {pod}"),
-            format!("{e}; the pod starts once the agent runs (ambit agent) and can capture it"),
+            format!("the mesh's node agent cannot be reached to {what}"),
+            format!("{e}; start it (ambit agent), the runtime tries again"),
         )
     })?;
     match status {
-        200 => serde_json::from_str(&body).map_err(|e| {
-            error(version, code::DECODE, "the node agent's answer cannot be read", e.to_string())
-        }),
+        200 => Ok(body),
         404 => Err(again(
             format!("the program at {} is not a node agent that this plugin knows", socket.display()),
             "it is foreign or too old: run an agent of the plugin's version".into(),
         )),
-        status => Err(again(
-            format!("the node agent could not capture pod {pod}"),
-            format!("status {status}: {body}"),
-        )),
+        status => Err(again(format!("the node agent could not {what}"), format!("status {status}: {body}"))),
+    }
+}
+
+fn run_dir(conf: &NetConf) -> &Path {
+    match conf.cni_agent_run_dir.as_str() {
+        "" => Path::new(path::CNI_RUN_DIR),
+        configured => Path::new(configured),
     }
 }
 

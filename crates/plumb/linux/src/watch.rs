@@ -83,6 +83,7 @@ impl DirectoryWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::time::Duration;
 
     #[tokio::test]
@@ -105,10 +106,11 @@ mod tests {
             .trim()
             .parse()
             .unwrap();
-        // Two names in turn, since equal changes that follow each other are told once.
+        let mut files = ["a", "b"].map(|name| std::fs::File::create(dir.path().join(name)).unwrap());
+        // Two files in turn, since equal changes that follow each other are told once.
         for _ in 0..limit {
-            for name in ["a", "b"] {
-                std::fs::write(dir.path().join(name), "1").unwrap();
+            for file in &mut files {
+                file.write_all(b"1").unwrap();
             }
         }
         tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.unwrap().unwrap();

@@ -3,8 +3,8 @@
 use crate::Error;
 use ambit_linux::netns::{NetNs, NetNsId};
 use ambit_linux::{nft, process, route};
-use ambit_rules::Family;
 use ambit_rules::pod::{Capture, Families, plan_capture, plan_release, plan_routes, tables};
+use ambit_rules::{Batch, Family};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
@@ -67,26 +67,42 @@ pub(crate) fn is_of(netns: &NetNs, addresses: &[IpAddr]) -> bool {
 
 /// Routes first: rules that mark packets must find the table the marks point to.
 fn install(capture: &Capture) -> Result<(), ambit_linux::Error> {
-    let ipv6 = route::ipv6_on_loopback();
-    for wanted in plan_routes(capture.families) {
-        if wanted.family == Family::Ip6 && !ipv6 {
-            continue;
-        }
+    for wanted in routes(capture) {
         route::add_marked(&wanted)?;
+    }
+    let batch = plan_capture(capture);
+    nft::apply(&batch)?;
+    compare(capture, &batch)
+}
+
+fn routes(capture: &Capture) -> impl Iterator<Item = ambit_rules::pod::MarkedRoute> {
+    let ipv6 = route::ipv6_on_loopback();
+    plan_routes(capture.families).into_iter().filter(move |wanted| wanted.family != Family::Ip6 || ipv6)
+}
+
+/// Whether routes and rules are what the plan says.
+fn compare(capture: &Capture, batch: &Batch) -> Result<(), ambit_linux::Error> {
+    for wanted in routes(capture) {
         if !route::has_marked(&wanted)? {
             return Err(not_in_place("the routing rule and route for marked replies", "both", "not both"));
         }
     }
-    let batch = plan_capture(capture);
-    nft::apply(&batch)?;
+    let there = nft::tables()?;
     for table in tables() {
-        let (expected, found) = (batch.rules_added(&table), nft::count_rules(&table)?);
+        let expected = batch.rules_added(&table);
+        let found = if there.contains(&table.to_string()) { nft::count_rules(&table)? } else { 0 };
         if expected != found {
             let (expected, found) = (format!("{expected} rules"), format!("{found} rules"));
             return Err(not_in_place(&table.to_string(), &expected, &found));
         }
     }
     Ok(())
+}
+
+/// Checks that the rules and routes of a captured pod are there. `pod` is for messages.
+pub(crate) fn verify(pod: &str, netns: &NetNs, capture: &Capture) -> Result<(), Error> {
+    let attempt = || Error::kernel(format!("find the packet rules of pod {pod} in place"));
+    netns.run(|| compare(capture, &plan_capture(capture))).map_err(attempt())?.map_err(attempt())
 }
 
 fn uninstall() -> Result<(), ambit_linux::Error> {

@@ -21,19 +21,32 @@ use tokio::sync::{mpsc, oneshot};
 const JOBS_MAX: usize = 1024;
 /// Work waiting for earlier work on the same pod: runtimes ask again, so that more is of no use.
 const WAITING_MAX: usize = 16;
+/// Lists of live sandboxes waiting to be noticed: a runtime sends one in a while.
+const COLLECTIONS_MAX: usize = 4;
 /// Time for the release of all pods at a stop: shorter than what supervisors grant between SIGTERM and SIGKILL.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(4);
 
 enum Job {
     Start { event: Box<Event>, asker: Asker, reply: oneshot::Sender<Result<Answer, Error>> },
     Reconcile { key: ObjectKey, reply: oneshot::Sender<Result<(), Error>> },
+    Check { event: Box<Event>, reply: oneshot::Sender<Result<(), Error>> },
+    Forget { key: ObjectKey, sandbox: String, reply: oneshot::Sender<Result<(), Error>> },
+}
+
+/// The runtime's list of the sandboxes that live.
+struct Collection {
+    live: HashSet<String>,
+    /// Gets the pods whose sandboxes are gone, with those.
+    reply: oneshot::Sender<Vec<(ObjectKey, String)>>,
 }
 
 impl Job {
     fn key(&self) -> ObjectKey {
         match self {
-            Job::Start { event, .. } => ObjectKey::namespaced(&event.pod_namespace, &event.pod_name),
-            Job::Reconcile { key, .. } => key.clone(),
+            Job::Start { event, .. } | Job::Check { event, .. } => {
+                ObjectKey::namespaced(&event.pod_namespace, &event.pod_name)
+            }
+            Job::Reconcile { key, .. } | Job::Forget { key, .. } => key.clone(),
         }
     }
 }
@@ -42,6 +55,8 @@ impl Job {
 #[derive(Debug, Clone)]
 pub(crate) struct Enroller {
     jobs: mpsc::Sender<Job>,
+    collections: mpsc::Sender<Collection>,
+    queue: Queue<ObjectKey>,
 }
 
 /// What becomes of the pods when the agent stops.
@@ -64,6 +79,7 @@ pub(crate) struct Owner {
     waiting: HashMap<ObjectKey, VecDeque<Job>>,
     running: FuturesUnordered<Work>,
     jobs: mpsc::Receiver<Job>,
+    collections: mpsc::Receiver<Collection>,
     refused: mpsc::Receiver<String>,
     queue: Queue<ObjectKey>,
     metrics: Metrics,
@@ -78,17 +94,19 @@ pub(crate) fn new(
     metrics: Metrics,
 ) -> (Enroller, Owner) {
     let (sender, jobs) = mpsc::channel(JOBS_MAX);
+    let (collect, collections) = mpsc::channel(COLLECTIONS_MAX);
     let owner = Owner {
         context,
         entries: restored.into_iter().collect(),
         waiting: HashMap::new(),
         running: FuturesUnordered::new(),
         jobs,
+        collections,
         refused,
-        queue,
+        queue: queue.clone(),
         metrics,
     };
-    (Enroller { jobs: sender }, owner)
+    (Enroller { jobs: sender, collections: collect, queue }, owner)
 }
 
 impl Enroller {
@@ -100,6 +118,24 @@ impl Enroller {
     /// Makes what is true of a pod what the API server says.
     pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<(), Error> {
         self.ask(|reply| Job::Reconcile { key, reply }).await
+    }
+
+    /// Whether a pod is captured as it should be.
+    pub(crate) async fn check(&self, event: Event) -> Result<(), Error> {
+        self.ask(|reply| Job::Check { event: Box::new(event), reply }).await
+    }
+
+    /// Forgets pods whose sandbox the runtime does not know any more.
+    pub(crate) async fn collect(&self, live: HashSet<String>) -> Result<(), Error> {
+        let stopping = || Error::Unavailable { state: "stopping" };
+        let (reply, gone) = oneshot::channel();
+        self.collections.send(Collection { live, reply }).await.map_err(|_| stopping())?;
+        for (key, sandbox) in gone.await.map_err(|_| stopping())? {
+            self.ask(|reply| Job::Forget { key: key.clone(), sandbox, reply }).await?;
+            // One that the API server still has is looked at again.
+            self.queue.add(key);
+        }
+        Ok(())
     }
 
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
@@ -119,6 +155,7 @@ impl Owner {
             tokio::select! {
                 Some((key, entry)) = self.running.next() => self.finish(key, entry),
                 Some(job) = self.jobs.recv() => self.begin(job),
+                Some(collection) = self.collections.recv() => self.collect(collection),
                 Some(uid) = self.refused.recv() => self.look_again(&uid),
                 () = shutdown.cancelled() => {}
             }
@@ -160,6 +197,20 @@ impl Owner {
                     let _ = reply.send(outcome);
                     entry
                 }
+                Job::Check { event, reply } => {
+                    let _ = reply.send(context.check(&event, entry.as_ref()).await);
+                    entry
+                }
+                Job::Forget { key, sandbox, reply } => {
+                    let (entry, outcome) = match entry {
+                        // It may have got another sandbox meanwhile.
+                        Some(entry) if entry.sandbox.as_ref() != Some(&sandbox) => (Some(entry), Ok(())),
+                        Some(entry) => context.forget(&key, entry).await,
+                        None => (None, Ok(())),
+                    };
+                    let _ = reply.send(outcome);
+                    entry
+                }
             };
             (key, entry)
         }));
@@ -174,6 +225,17 @@ impl Owner {
             Some(job) => self.start(key, job),
             None => drop(self.waiting.remove(&key)),
         }
+    }
+
+    /// Names the pods whose sandboxes are gone. Those whose sandbox is not known (an earlier agent captured them), and those
+    /// that are being worked on, are left to the API server's word.
+    fn collect(&self, collection: Collection) {
+        let gone = self.entries.iter().filter_map(|(key, entry)| {
+            let sandbox = entry.sandbox.as_ref().filter(|id| !collection.live.contains(*id))?;
+            Some((key.clone(), sandbox.clone()))
+        });
+        let gone = gone.collect();
+        let _ = collection.reply.send(gone);
     }
 
     /// A proxy has refused a pod that counted as handed over.

@@ -95,6 +95,14 @@ pub enum Error {
         /// Why.
         problem: String,
     },
+    /// A pod that should be captured is not.
+    #[error("pod {pod} is not captured: {problem}")]
+    NotCaptured {
+        /// `namespace/name`.
+        pod: String,
+        /// What is missing.
+        problem: String,
+    },
     /// The pod's annotation was not written.
     #[error("the capture state of pod {pod} cannot be written to its annotation")]
     Annotate {

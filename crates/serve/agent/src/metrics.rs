@@ -86,6 +86,10 @@ impl Metrics {
         self.proxies.set(i64::try_from(connected).unwrap_or(i64::MAX));
     }
 
+    pub(crate) fn proxies(&self) -> usize {
+        usize::try_from(self.proxies.get()).unwrap_or_default()
+    }
+
     pub(crate) fn set_pods(&self, captured: usize) {
         self.pods.set(i64::try_from(captured).unwrap_or(i64::MAX));
     }

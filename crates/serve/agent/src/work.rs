@@ -50,6 +50,8 @@ pub(crate) struct Entry {
     pub(crate) addresses: Vec<IpAddr>,
     /// Whether a proxy has acknowledged it.
     pub(crate) handed_over: bool,
+    /// The runtime's id of its sandbox; none when an earlier agent captured it.
+    pub(crate) sandbox: Option<String>,
 }
 
 /// Everything that work on a pod needs.
@@ -132,12 +134,36 @@ impl Context {
                 match self.open(&identity, event) {
                     Ok(place) => {
                         let (entry, outcome) = self.enroll(&pod, place, entry).await;
+                        let sandbox = Some(event.container_id.clone()).filter(|id| !id.is_empty());
+                        let entry = entry.map(|entry| Entry { sandbox, ..entry });
                         (entry, outcome.map(|()| Answer { captured: true, reason: reason.to_string() }))
                     }
                     Err(error) => (entry, Err(error)),
                 }
             }
         }
+    }
+
+    /// Whether what was done at the pod's start still holds: it is known, in the namespace that the runtime names, its
+    /// rules are there and a proxy has it. Nothing is repaired: the runtime decides what to do.
+    pub(crate) async fn check(&self, event: &Event, entry: Option<&Entry>) -> Result<(), Error> {
+        let (pod, decision) = self.appear(event).await?;
+        if !matches!(decision, Decision::Capture(_)) {
+            return Ok(());
+        }
+        let identity = Identity::of(&pod);
+        let not =
+            |problem: &str| Error::NotCaptured { pod: identity.key.clone(), problem: problem.to_owned() };
+        let entry =
+            entry.filter(|entry| entry.uid == identity.uid).ok_or_else(|| not("it is not enrolled"))?;
+        let (named, _) = self.open(&identity, event)?;
+        if named.id() != entry.netns.id() {
+            return Err(not("another network namespace was enrolled for it"));
+        }
+        let (capture, _) = enroll::capture_of(&pod, &self.policy);
+        let key = identity.key.clone();
+        blocking("checking packet rules", move || capture::verify(&key, &named, &capture)).await?;
+        if entry.handed_over { Ok(()) } else { Err(not("no node proxy has taken it over")) }
     }
 
     /// Waits until the watch shows the event's pod and its namespace.
@@ -227,6 +253,7 @@ impl Context {
             netns: netns.clone(),
             addresses: addresses.clone(),
             handed_over: false,
+            sandbox: before.as_ref().and_then(|entry| entry.sandbox.clone()),
         };
         let handed = handed(pod, identity, netns);
         if let Err(error) = self.handover.add(&identity.uid, handed).await {
@@ -340,7 +367,7 @@ impl Context {
     }
 
     /// A pod that is gone: its namespace goes with it.
-    async fn forget(&self, key: &ObjectKey, entry: Entry) -> (Option<Entry>, Result<(), Error>) {
+    pub(crate) async fn forget(&self, key: &ObjectKey, entry: Entry) -> (Option<Entry>, Result<(), Error>) {
         let undone = async {
             self.probes.set(&entry.uid, &[]).await?;
             self.handover.remove(&entry.uid).await
@@ -417,7 +444,7 @@ impl Context {
         };
         self.handover.restore(&identity.uid, Some(handed(pod, identity, netns.clone()))).await?;
         self.probes.set(&identity.uid, &addresses).await?;
-        Ok(Entry { uid: identity.uid.clone(), netns, addresses, handed_over: true })
+        Ok(Entry { uid: identity.uid.clone(), netns, addresses, handed_over: true, sandbox: None })
     }
 }
 

@@ -122,11 +122,17 @@ fn check(command: &str, input: &str, expected: Result<&str, u32>) {
 #[test]
 fn the_other_verbs_answer_as_specified() {
     check("DEL", "nonsense", Ok(""));
-    check("CHECK", r#"{"cniVersion":"0.4.0"}"#, Ok(""));
+    check(
+        "CHECK",
+        r#"{"cniVersion":"0.4.0","cni_agent_run_dir":"/nonexistent"}"#,
+        Err(code::TRY_AGAIN_LATER),
+    );
     check("CHECK", r#"{"cniVersion":"0.3.1"}"#, Err(code::INCOMPATIBLE_VERSION));
-    check("STATUS", r#"{"cniVersion":"1.1.0"}"#, Ok(""));
+    check("STATUS", r#"{"cniVersion":"1.1.0","cni_agent_run_dir":"/nonexistent"}"#, Err(code::NOT_AVAILABLE));
     check("STATUS", r#"{"cniVersion":"1.0.0"}"#, Err(code::INCOMPATIBLE_VERSION));
-    check("GC", r#"{"cniVersion":"1.1.0"}"#, Ok(""));
+    check("GC", r#"{"cniVersion":"1.1.0"}"#, Err(code::INVALID_CONFIGURATION));
+    let gc = r#"{"cniVersion":"1.1.0","cni_agent_run_dir":"/nonexistent","cni.dev/valid-attachments":[]}"#;
+    check("GC", gc, Err(code::TRY_AGAIN_LATER));
     check("GC", r#"{"cniVersion":"1.0.0"}"#, Err(code::INCOMPATIBLE_VERSION));
     check(
         "VERSION",
@@ -139,6 +145,63 @@ fn the_other_verbs_answer_as_specified() {
     check("", "{}", Err(code::INVALID_ENVIRONMENT));
     check("ADD", "", Err(code::DECODE));
     check("ADD", r#"{"prevResult": 3}"#, Err(code::INVALID_CONFIGURATION));
+}
+
+/// Runs a verb against an agent with one answer: what came of it, and what the agent was asked.
+fn asked(command: &str, answer: String, more: &str) -> (Result<String, ErrorObject>, String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = agent(dir.path(), answer);
+    let mut conf = conf(dir.path());
+    conf["cniVersion"] = "1.1.0".into();
+    if !more.is_empty() {
+        conf["cni.dev/valid-attachments"] = serde_json::from_str(more).unwrap();
+    }
+    let ran = run(&environment(command, "shop/web"), conf.to_string().as_bytes());
+    let (head, body) = agent.join().unwrap();
+    (ran, head, body)
+}
+
+#[test]
+fn check_asks_about_the_pod() {
+    let (ran, head, body) = asked("CHECK", http("200 OK", "{}"), "");
+    assert_eq!(ran, Ok(String::new()));
+    assert!(head.starts_with("POST /ambit/v1/check "), "{head}");
+    assert_eq!((&body["PodName"], &body["ContainerID"]), (&json!("web"), &json!("c1")));
+    let (ran, ..) = asked("CHECK", http("500 No", "its rules are gone"), "");
+    let object = ran.unwrap_err();
+    assert_eq!(object.code, code::TRY_AGAIN_LATER);
+    assert!(
+        object.msg.contains("confirm the capture of pod shop/web") && object.details.contains("are gone")
+    );
+    let excluded =
+        run(&environment("CHECK", "kube-system/dns"), conf(Path::new("/nonexistent")).to_string().as_bytes());
+    assert_eq!(excluded, Ok(String::new()), "what ADD lets through has nothing to check");
+}
+
+#[test]
+fn status_tells_the_agent_s_ability_in_the_specification_s_codes() {
+    for (ability, expected) in [
+        ("able", Ok(String::new())),
+        ("unable", Err(code::NOT_AVAILABLE)),
+        ("cut", Err(code::LIMITED_CONNECTIVITY)),
+        ("unheard-of", Err(code::NOT_AVAILABLE)),
+    ] {
+        let body = json!({"ability": ability, "reason": "why"}).to_string();
+        let (ran, head, _) = asked("STATUS", http("200 OK", &body), "");
+        assert_eq!(ran.map_err(|object| object.code), expected, "{ability}");
+        assert!(head.starts_with("POST /ambit/v1/status "), "{head}");
+    }
+    let (ran, ..) = asked("STATUS", http("404 Not Found", ""), "");
+    assert_eq!(ran.unwrap_err().code, code::NOT_AVAILABLE);
+}
+
+#[test]
+fn gc_tells_which_sandboxes_live() {
+    let valid = r#"[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth0"}]"#;
+    let (ran, head, body) = asked("GC", http("200 OK", "{}"), valid);
+    assert_eq!(ran, Ok(String::new()));
+    assert!(head.starts_with("POST /ambit/v1/gc "), "{head}");
+    assert_eq!(body, json!({"container_ids": ["a", "b"]}));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The whole agent, with a real API server, real network namespaces, and a proxy that speaks the raw protocol.
 
 use super::*;
-use crate::fixture::{Node, PodNet, state};
+use crate::fixture::{Node, PodNet, shell, state};
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_linux::seqpacket::Connection;
 use ambit_proto::zds::workload_request::Payload;
@@ -514,4 +514,36 @@ async fn inv_06_an_agent_stopped_before_it_is_ready_leaves_nothing() {
     let _ = tokio::time::timeout(LIMIT, task).await.expect("it stops").unwrap();
     assert_eq!(cluster.host_state(), before);
     assert!(!cluster.settings.handover_socket.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plugin_s_other_verbs_are_answered() {
+    let mut cluster = Cluster::new(Some("ambient")).await;
+    let net = cluster.node.add_pod();
+    let _agent = cluster.started().await;
+    let pod = cluster.create_pod("web").await;
+    let event = event(&pod, &net).to_string();
+    let (code, said) = cluster.post("/ambit/v1/status", "{}").await;
+    assert!(code == 200 && said.contains(r#""ability":"cut""#), "{said}");
+    let (code, said) = cluster.post("/ambit/v1/check", &event).await;
+    assert!(code == 500 && said.contains("pod shop/web is not captured: it is not enrolled"), "{said}");
+    let proxy = Proxy::connect(&cluster);
+    assert_eq!(cluster.add(&pod, &net).await.0, 200);
+    assert!(cluster.post("/ambit/v1/status", "{}").await.1.contains(r#""ability":"able""#));
+    assert_eq!(cluster.post("/ambit/v1/check", &event).await, (200, "{}".to_owned()));
+    net.netns.run(|| shell("nft flush table inet istio-ambient-nat")).unwrap();
+    let (code, said) = cluster.post("/ambit/v1/check", &event).await;
+    assert!(code == 500 && said.contains("istio-ambient-nat"), "{said}");
+    assert_eq!(cluster.add(&pod, &net).await.0, 200, "an addition repairs it");
+    assert_eq!(cluster.post("/ambit/v1/check", &event).await.0, 200);
+    // The sandbox lives, then it is gone while the API server still has the pod.
+    assert_eq!(cluster.post("/ambit/v1/gc", r#"{"container_ids":["c0","c1"]}"#).await.0, 200);
+    assert_eq!(cluster.post("/ambit/v1/check", &event).await.0, 200);
+    assert_eq!(cluster.post("/ambit/v1/gc", r#"{"container_ids":["c0"]}"#).await.0, 200);
+    let deleted = format!("delete {}", uid(&pod));
+    until("the proxy is told", async || proxy.told().last() == Some(&deleted)).await;
+    assert!(!cluster.host_state().contains("elements"));
+    let (code, said) = cluster.post("/ambit/v1/check", &event).await;
+    assert!(code == 500 && said.contains("not enrolled"), "{said}");
+    assert_eq!(cluster.post("/ambit/v1/gc", "{}").await.0, 400);
 }
