@@ -5,6 +5,7 @@ mod defaults;
 mod endpoints;
 mod garbage;
 mod informers;
+mod leader;
 mod namespaces;
 mod scheduling;
 mod workloads;
