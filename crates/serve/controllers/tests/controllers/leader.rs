@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -43,13 +43,13 @@ impl Leaders {
                 let (leaders, name) = (leaders.clone(), name.clone());
                 async move {
                     let leading = {
-                        let mut now = leaders.now.lock().unwrap();
+                        let mut now = leaders.now();
                         now.push(name.clone());
                         now.len()
                     };
                     leaders.most.fetch_max(leading, Ordering::SeqCst);
                     lost.cancelled().await;
-                    leaders.now.lock().unwrap().retain(|one| *one != name);
+                    leaders.now().retain(|one| *one != name);
                 }
             };
             election.run(work, &shutdown).await;
@@ -57,8 +57,12 @@ impl Leaders {
         Candidate { stop, task }
     }
 
+    fn now(&self) -> MutexGuard<'_, Vec<String>> {
+        self.now.lock().expect("no candidate panics")
+    }
+
     async fn one(&self) -> String {
-        eventually("there is a leader", async || self.now.lock().unwrap().first().cloned()).await
+        eventually("there is a leader", async || self.now().first().cloned()).await
     }
 }
 
@@ -96,7 +100,7 @@ async fn a_leader_that_is_killed_is_followed_once_its_lease_has_run_out() {
     let first = leaders.stand(&cluster.client, "first");
     assert_eq!(leaders.one().await, "first");
     first.task.abort();
-    leaders.now.lock().unwrap().clear();
+    leaders.now().clear();
     let second = leaders.stand(&cluster.client, "second");
     assert_eq!(leaders.one().await, "second");
     assert_eq!(lease(&cluster).await.spec.expect("a spec").holder_identity.as_deref(), Some("second"));
@@ -116,7 +120,7 @@ async fn a_leader_whose_lease_is_taken_stops_and_clocks_do_not_matter() {
     let taken = json!({"spec": {"holderIdentity": "foreign", "leaseDurationSeconds": 1,
         "renewTime": "2001-01-01T00:00:00.000000Z"}});
     api.patch("test", &PatchParams::default(), &Patch::Merge(taken)).await.expect("it is taken");
-    eventually("ours has stopped", async || leaders.now.lock().unwrap().is_empty().then_some(())).await;
+    eventually("ours has stopped", async || leaders.now().is_empty().then_some(())).await;
     // Nobody renews it, so ours leads again.
     assert_eq!(leaders.one().await, "ours");
     candidate.stop.cancel();
@@ -143,7 +147,7 @@ async fn a_leader_without_a_server_stops_in_time() {
     let candidate = leaders.stand(&Client::new(service, "default"), "ours");
     assert_eq!(leaders.one().await, "ours");
     cut.store(true, Ordering::SeqCst);
-    eventually("it has stopped", async || leaders.now.lock().unwrap().is_empty().then_some(())).await;
+    eventually("it has stopped", async || leaders.now().is_empty().then_some(())).await;
     cut.store(false, Ordering::SeqCst);
     assert_eq!(leaders.one().await, "ours");
     candidate.stop.cancel();
