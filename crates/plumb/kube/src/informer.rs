@@ -118,13 +118,17 @@ impl<K> fmt::Debug for Informer<K> {
 
 impl<K: Resource + Send + Sync + 'static> Informer<K> {
     pub(crate) fn new(path: String) -> Self {
-        let shared = Shared {
-            path,
-            objects: RwLock::new(BTreeMap::new()),
-            handlers: RwLock::new(Vec::new()),
-            synced: watch::Sender::new(false),
-        };
-        Self { shared: Arc::new(shared) }
+        Self::with(path, watch::Sender::new(false))
+    }
+
+    /// An empty view that has synced when this one has.
+    pub(crate) fn beside(&self) -> Self {
+        Self::with(self.shared.path.clone(), self.shared.synced.clone())
+    }
+
+    fn with(path: String, synced: watch::Sender<bool>) -> Self {
+        let (objects, handlers) = (RwLock::new(BTreeMap::new()), RwLock::new(Vec::new()));
+        Self { shared: Arc::new(Shared { path, objects, handlers, synced }) }
     }
 
     /// The object of that name.
@@ -216,8 +220,12 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
     pub(crate) fn apply(&self, mut object: K) {
         // Nobody reads field ownership from a view, and it is often half of an object.
         object.meta_mut().managed_fields = None;
-        let key = ObjectKey::of(&object);
-        let new = Arc::new(object);
+        self.show(Arc::new(object));
+    }
+
+    /// Like [`Writer::apply`], of an object that another view shows.
+    pub(crate) fn show(&self, new: Arc<K>) {
+        let key = ObjectKey::of(new.as_ref());
         let handlers = self.shared.handlers.read().unwrap_or_else(PoisonError::into_inner);
         let old = {
             let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ mod leader;
 mod query;
 mod queue;
 mod queue_metrics;
+mod selection;
 mod watch;
 
 pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
@@ -20,3 +21,4 @@ pub use leader::{LeaderElection, LeaderError, LeaderSettings};
 pub use query::Query;
 pub use queue::{Next, Queue, QueueSettings};
 pub use queue_metrics::QueueMetrics;
+pub use selection::Selection;

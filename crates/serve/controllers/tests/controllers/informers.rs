@@ -83,3 +83,53 @@ async fn an_informer_of_an_undefined_kind_is_empty_and_comes_alive_with_its_defi
     informers.join().await.expect("no panic");
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_selection_that_changes_makes_objects_appear_and_disappear() {
+    let cluster = Cluster::bare().await;
+    for name in ["a", "b", "c"] {
+        let map = json!({"metadata": {"name": name}, "data": {"team": "x"}});
+        cluster.create::<ConfigMap>("default", map).await;
+    }
+    let informers = Informers::new(cluster.client.clone());
+    let all = informers.informer::<ConfigMap>(Query::all().namespace("default"));
+    let named = |names: &'static [&'static str]| {
+        move |map: &ConfigMap| map.metadata.name.as_deref().is_some_and(|name| names.contains(&name))
+    };
+    let (some, selection) = all.select(named(&["a", "b"]));
+    let changes: Arc<Mutex<Vec<String>>> = Arc::default();
+    some.on_change({
+        let changes = changes.clone();
+        move |change: &Change<ConfigMap>| {
+            let signs = (change.old.is_some(), change.new.is_some());
+            let sign = ["-", "~", "+"][usize::from(signs.1) + usize::from(!signs.0)];
+            let name = ObjectKey::of(change.latest().as_ref()).name;
+            changes.lock().unwrap().push(format!("{sign}{name}"));
+        }
+    });
+    let told = || changes.lock().unwrap().clone();
+    let stop = Shutdown::new();
+    assert!(!some.has_synced());
+    informers.run_and_wait(&stop).await.expect("all sync");
+    assert!(some.has_synced() && some.synced().is_synced());
+    let names = || some.list().iter().map(|map| ObjectKey::of(map.as_ref()).name).collect::<Vec<_>>();
+    assert_eq!((names(), told()), (vec!["a".into(), "b".into()], vec!["+a".into(), "+b".into()]));
+
+    selection.choose(named(&["b", "c"]));
+    assert_eq!(told()[2..], ["-a", "+c"]);
+    // The same choice again changes nothing.
+    selection.refresh();
+    assert_eq!(told().len(), 4);
+    let api = cluster.api::<ConfigMap>("default");
+    for name in ["a", "b"] {
+        let patch = Patch::Merge(json!({"data": {"team": "y"}}));
+        api.patch(name, &PatchParams::default(), &patch).await.expect("it is patched");
+    }
+    api.delete("c", &DeleteParams::default()).await.expect("it is deleted");
+    eventually("the changes", async || (told()[4..] == ["~b", "-c"]).then_some(())).await;
+    selection.choose(|_| true);
+    assert_eq!((names(), told()[6..].to_vec()), (vec!["a".into(), "b".into()], vec!["+a".to_owned()]));
+    stop.cancel();
+    informers.join().await.expect("no panic");
+    cluster.stop().await;
+}

@@ -67,8 +67,10 @@ impl Leaders {
 }
 
 async fn lease(cluster: &Cluster) -> Lease {
-    eventually("there is a lease", async || cluster.api::<Lease>("default").get_opt("test").await.unwrap())
-        .await
+    eventually("there is a lease", async || {
+        cluster.api::<Lease>("default").get_opt("test").await.expect("an answer")
+    })
+    .await
 }
 
 #[tokio::test]
