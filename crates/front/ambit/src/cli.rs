@@ -324,9 +324,14 @@ impl ControlPlane {
 pub(crate) struct Agent {
     #[command(flatten)]
     pub(crate) connection: Connection,
+    /// Without an action, run the agent.
+    #[command(subcommand)]
+    pub(crate) action: Option<AgentAction>,
     /// Name of the node.
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    pub(crate) node_name: String,
+    #[arg(long, global = true, env = "NODE_NAME", value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) cni: CniInstall,
     /// Run directory that the CNI plugin shares with the agent.
     #[arg(long, env = "CNI_AGENT_RUN_DIR", default_value = path::CNI_RUN_DIR, value_name = "DIR")]
     pub(crate) run_dir: PathBuf,
@@ -363,6 +368,99 @@ pub(crate) struct Agent {
     /// Address and port of metrics.
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::METRICS)), value_name = "ADDR:PORT")]
     pub(crate) metrics: SocketAddr,
+}
+
+/// What to do instead of running the agent.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum AgentAction {
+    /// Tell whether this node can run the mesh, and what to do where it cannot. Changes nothing; exits with 1 if
+    /// something is missing.
+    Check {
+        /// How to print.
+        #[arg(long, short, value_enum, default_value_t = CheckOutput::Text)]
+        output: CheckOutput,
+    },
+    /// Release all pods of this node and take the plugin and its entry out of the CNI configuration. The agent must have
+    /// been stopped.
+    Uninstall,
+}
+
+/// How the findings of a check are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckOutput {
+    /// A line per finding.
+    Text,
+    /// A list of objects.
+    Json,
+}
+
+/// Where the agent keeps the plugin and its entry.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CniInstall {
+    /// Keep the plugin in the CNI configuration of this directory. Without it, somebody else must.
+    #[arg(long, global = true, env = "MOUNTED_CNI_NET_DIR", value_name = "DIR")]
+    pub(crate) cni_conf_dir: Option<PathBuf>,
+    /// Directory of the runtime's plugins, into which the agent copies its own.
+    #[arg(long, global = true, default_value = "/opt/cni/bin", value_name = "DIR")]
+    pub(crate) cni_bin_dir: PathBuf,
+    /// The plugin's binary. By default ambit-cni beside this program.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) cni_plugin: Option<PathBuf>,
+    /// Name of the configuration to use. By default the one that the runtime uses, which may change.
+    #[arg(long, global = true, env = "CNI_CONF_NAME", value_parser = conf_name, value_name = "FILE")]
+    pub(crate) cni_conf_name: Option<String>,
+    /// Leave the runtime's configuration as it is, and keep a file of our own that is made from it and sorts first.
+    #[arg(long, global = true, env = "ISTIO_OWNED_CNI_CONFIG")]
+    pub(crate) cni_own_file: bool,
+    /// Name of the file of our own.
+    #[arg(
+        long,
+        global = true,
+        env = "ISTIO_OWNED_CNI_CONFIG_FILENAME",
+        default_value = "02-ambit-cni.conflist",
+        value_parser = list_name,
+        value_name = "FILE"
+    )]
+    pub(crate) cni_own_file_name: String,
+    /// Let the group read a configuration that is made.
+    #[arg(long, global = true, env = "CNI_CONF_GROUP_READ")]
+    pub(crate) cni_conf_group_read: bool,
+    /// Chain the plugin to the others. Must be true: a network of its own would connect no pod.
+    #[arg(
+        long,
+        global = true,
+        env = "CHAINED_CNI_PLUGIN",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_parser = only_chained,
+        value_name = "BOOL"
+    )]
+    pub(crate) chained: bool,
+}
+
+fn conf_name(text: &str) -> Result<String, String> {
+    let is_plain =
+        !text.contains('/') && [".conf", ".conflist", ".json"].iter().any(|end| text.ends_with(end));
+    is_plain
+        .then(|| text.to_owned())
+        .ok_or_else(|| "it must be a file name that ends in .conf, .conflist or .json".to_owned())
+}
+
+fn list_name(text: &str) -> Result<String, String> {
+    conf_name(text)
+        .ok()
+        .filter(|name| name.ends_with(".conflist"))
+        .ok_or_else(|| "it must be a file name that ends in .conflist".to_owned())
+}
+
+fn only_chained(text: &str) -> Result<bool, String> {
+    match text {
+        "true" => Ok(true),
+        _ => {
+            Err("only true is supported: the mesh's plugin works on the network that others have made"
+                .to_owned())
+        }
+    }
 }
 
 /// `ambit image`.
@@ -404,6 +502,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_agent_s_actions_take_its_flags_on_either_side() {
+        for line in [
+            ["ambit", "agent", "--cni-conf-dir", "/x", "check"],
+            ["ambit", "agent", "check", "--cni-conf-dir", "/x"],
+        ] {
+            let Command::Agent(agent) = Cli::try_parse_from(line).unwrap().command else {
+                panic!("{line:?}")
+            };
+            assert!(matches!(agent.action, Some(AgentAction::Check { .. })));
+            assert_eq!(agent.cni.cni_conf_dir, Some(PathBuf::from("/x")));
+        }
+        for flag in
+            ["--cni-conf-name=a/b.conf", "--cni-conf-name=x", "--cni-own-file-name=x.conf", "--chained=false"]
+        {
+            assert!(Cli::try_parse_from(["ambit", "agent", flag]).is_err(), "{flag}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The program: roles, settings and command line. The only room that reads flags, environment and files of settings,
 //! and the only one that prints.
 
+mod agent;
+mod agent_check;
 mod cli;
 mod config;
 mod image;
@@ -41,7 +43,7 @@ fn run(command: cli::Command) -> anyhow::Result<ExitCode> {
             cli::Command::Controllers(args) => roles::controllers(args).await,
             cli::Command::Node(args) => roles::node(args).await,
             cli::Command::ControlPlane(args) => roles::control_plane(args).await,
-            cli::Command::Agent(args) => roles::agent(args).await,
+            cli::Command::Agent(args) => agent::run(args).await,
             cli::Command::Proxy => roles::proxy().await,
             cli::Command::Config(args) => return config::run(args.action).await,
             cli::Command::Image(args) => image::run(args.action).await,

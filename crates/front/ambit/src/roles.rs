@@ -73,25 +73,6 @@ pub(crate) async fn control_plane(args: cli::ControlPlane) -> Result<()> {
     alone(|readiness, stop| ambit_control_plane::run(settings, client, readiness, stop)).await
 }
 
-/// Runs the agent alone.
-pub(crate) async fn agent(args: cli::Agent) -> Result<()> {
-    let client = connect(args.connection.kubeconfig.as_deref()).await?;
-    let settings = ambit_agent::Settings {
-        run_dir: args.run_dir,
-        handover_socket: args.handover_socket,
-        system_namespace: args.system_namespace,
-        excluded_namespaces: args.exclude_namespaces,
-        dns_capture: args.dns_capture,
-        ipv6: !args.no_ipv6,
-        health: args.health,
-        metrics: args.metrics,
-        probe_uid: args.probe_uid,
-        release_on_stop: args.release_on_stop,
-        ..ambit_agent::Settings::new(args.node_name)
-    };
-    alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
-}
-
 /// Runs the proxy alone.
 pub(crate) async fn proxy() -> Result<()> {
     let settings = proxy_settings::from_environment(std::env::vars())?;
@@ -99,7 +80,7 @@ pub(crate) async fn proxy() -> Result<()> {
 }
 
 /// Runs one role until Ctrl-C or SIGTERM, or until it fails.
-async fn alone<F, E>(run: impl FnOnce(Readiness, Shutdown) -> F) -> Result<()>
+pub(crate) async fn alone<F, E>(run: impl FnOnce(Readiness, Shutdown) -> F) -> Result<()>
 where
     F: Future<Output = Result<(), E>>,
     E: Into<anyhow::Error>,

@@ -65,6 +65,27 @@ impl Settings {
     }
 }
 
+/// What a node's CNI configuration looks like to the installer, which changes nothing here.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The files that runtimes look at.
+    pub files: Vec<File>,
+    /// What would be done.
+    pub plan: Plan,
+}
+
+/// Looks at the configuration directory as the installer does.
+///
+/// # Errors
+/// The directory or a file cannot be read, or the runtime's configuration cannot be edited.
+pub fn inspect(settings: &Settings, entry: Entry) -> Result<Inspection, Error> {
+    let wanted = Wanted { entry, place: settings.place.clone(), name: settings.conf_name.clone() };
+    let files = files::read_all(&settings.conf_dir)?;
+    let edit = |source| Error::Edit { directory: settings.conf_dir.clone(), source };
+    let plan = plan(&files, &wanted).map_err(edit)?;
+    Ok(Inspection { files, plan })
+}
+
 /// What a look at the directory found.
 #[derive(Debug)]
 enum Found {
@@ -83,7 +104,7 @@ enum Found {
 /// Keeps everything in place until `shutdown`.
 pub(crate) struct Installer {
     settings: Settings,
-    wanted: Wanted,
+    entry: Entry,
     readiness: Readiness,
     metrics: Metrics,
     started: Instant,
@@ -95,12 +116,11 @@ pub(crate) struct Installer {
 
 impl Installer {
     pub(crate) fn new(settings: Settings, entry: Entry, readiness: Readiness, metrics: Metrics) -> Self {
-        let wanted = Wanted { entry, place: settings.place.clone(), name: settings.conf_name.clone() };
         let waiting = "the CNI configuration".to_owned();
         let blocked = Some((readiness.block(waiting.clone()), waiting));
         Self {
             settings,
-            wanted,
+            entry,
             readiness,
             metrics,
             started: Clock.now(),
@@ -235,9 +255,7 @@ impl Installer {
 
     fn repair(&mut self) -> Result<Found, Error> {
         let directory = self.settings.conf_dir.clone();
-        let files = files::read_all(&directory)?;
-        let plan = plan(&files, &self.wanted)
-            .map_err(|source| Error::Edit { directory: directory.clone(), source })?;
+        let Inspection { files, plan } = inspect(&self.settings, self.entry.clone())?;
         self.report_ignored(&plan);
         match &plan.step {
             Step::Wait => Ok(Found::Absent(format!(

@@ -1,0 +1,150 @@
+//! `ambit agent`: the role, and the operator's commands for a node.
+
+use crate::kubeconfig::connect;
+use crate::{agent_check, cli, roles};
+use ambit_agent::install;
+use ambit_api::core::v1::Pod;
+use ambit_cni_conf::Place;
+use ambit_names::annotation;
+use ambit_runtime::{Readiness, Shutdown};
+use anyhow::{Context as _, Result, anyhow, bail};
+use kube::api::{Api, ListParams};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time for the agent to find the pods of its node before they are released.
+const FIND_DEADLINE: Duration = Duration::from_secs(60);
+/// Pause between looks at its readiness.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Where the configuration is when the command line does not say.
+const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// Runs the agent alone, or one of the operator's commands.
+pub(crate) async fn run(args: cli::Agent) -> Result<()> {
+    match args.action {
+        Some(cli::AgentAction::Check { output }) => agent_check::run(&args, output),
+        Some(cli::AgentAction::Uninstall) => uninstall(&args).await,
+        None => {
+            let mut settings = settings(&args)?;
+            if args.cni.cni_conf_dir.is_some() {
+                settings.install = Some(install_settings(&args.cni)?);
+            }
+            let client = connect(args.connection.kubeconfig.as_deref()).await?;
+            roles::alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
+        }
+    }
+}
+
+fn settings(args: &cli::Agent) -> Result<ambit_agent::Settings> {
+    let name =
+        args.node_name.clone().context("the node's name is not known: set --node-name or NODE_NAME")?;
+    Ok(ambit_agent::Settings {
+        run_dir: args.run_dir.clone(),
+        handover_socket: args.handover_socket.clone(),
+        system_namespace: args.system_namespace.clone(),
+        excluded_namespaces: args.exclude_namespaces.clone(),
+        dns_capture: args.dns_capture,
+        ipv6: !args.no_ipv6,
+        health: args.health,
+        metrics: args.metrics,
+        probe_uid: args.probe_uid,
+        release_on_stop: args.release_on_stop,
+        ..ambit_agent::Settings::new(name)
+    })
+}
+
+/// Settings of the installation.
+///
+/// # Errors
+/// This program's own place is not known, and the plugin's is not set.
+pub(crate) fn install_settings(args: &cli::CniInstall) -> Result<install::Settings> {
+    let plugin = match &args.cni_plugin {
+        Some(plugin) => plugin.clone(),
+        None => {
+            let own = std::env::current_exe().context("cannot find this program's own file")?;
+            own.with_file_name(ambit_cni_conf::list::PLUGIN_TYPE)
+        }
+    };
+    let place =
+        if args.cni_own_file { Place::OwnFile(args.cni_own_file_name.clone()) } else { Place::Primary };
+    Ok(install::Settings {
+        conf_dir: args.cni_conf_dir.clone().unwrap_or_else(|| PathBuf::from(CONF_DIR)),
+        bin_dir: args.cni_bin_dir.clone(),
+        place,
+        conf_name: args.cni_conf_name.clone(),
+        group_read: args.cni_conf_group_read,
+        ..install::Settings::new(plugin)
+    })
+}
+
+/// Releases all pods, verifies it, and only then takes the plugin away, so that none is left behind captured.
+async fn uninstall(args: &cli::Agent) -> Result<()> {
+    let install = install_settings(&args.cni)?;
+    let settings = ambit_agent::Settings { release_on_stop: true, ..settings(args)? };
+    let node = settings.node_name.clone();
+    let client = connect(args.connection.kubeconfig.as_deref()).await?;
+    release(settings, client.clone()).await?;
+    let left = captured(client, &node).await?;
+    if !left.is_empty() {
+        bail!(
+            "pods are still captured, nothing was removed: {}; delete them or run this again",
+            left.join(", ")
+        );
+    }
+    let removed = install::uninstall(&install)?;
+    for path in removed.configurations {
+        println!("took the plugin out of {}", path.display());
+    }
+    let binary = install.bin_dir.join(ambit_cni_conf::list::PLUGIN_TYPE);
+    match removed.binary_kept_for {
+        None => println!("removed {}", binary.display()),
+        Some(record) => println!(
+            "left {} for the deletion of sandboxes that were made with it ({record}): run this again when they are gone",
+            binary.display()
+        ),
+    }
+    Ok(())
+}
+
+/// An agent that takes up all captured pods of the node and releases them at its stop.
+async fn release(settings: ambit_agent::Settings, client: kube::Client) -> Result<()> {
+    let (readiness, stop) = (Readiness::default(), Shutdown::new());
+    let agent = ambit_agent::run(settings, client, readiness.clone(), stop.clone());
+    let mut agent = std::pin::pin!(agent);
+    let ready = async {
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            if readiness.waiting_for().is_empty() {
+                return;
+            }
+        }
+    };
+    let found = tokio::select! {
+        ended = &mut agent => {
+            ended.context("the agent that is to release the pods has failed: is the node's own still running?")?;
+            bail!("the agent that is to release the pods has ended")
+        }
+        ready = tokio::time::timeout(FIND_DEADLINE, ready) => ready,
+    };
+    stop.cancel();
+    agent.await?;
+    found.map_err(|_| anyhow!("the pods of this node were not found within {} s", FIND_DEADLINE.as_secs()))
+}
+
+/// Pods of the node that say that they are captured.
+async fn captured(client: kube::Client, node: &str) -> Result<Vec<String>> {
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let pods = Api::<Pod>::all(client).list(&on_node).await.context("cannot list the pods of this node")?;
+    let is_captured = |pod: &Pod| {
+        pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(annotation::REDIRECTION))
+    };
+    let name = |pod: &Pod| {
+        let meta = &pod.metadata;
+        format!(
+            "{}/{}",
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default()
+        )
+    };
+    Ok(pods.iter().filter(|pod| is_captured(pod)).map(name).collect())
+}
