@@ -6,6 +6,7 @@ mod authentication;
 mod ca;
 mod chunks;
 mod debug;
+mod discovered;
 mod error;
 mod fanout;
 mod mesh_config;

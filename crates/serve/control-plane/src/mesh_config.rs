@@ -132,8 +132,7 @@ fn status_text(decision: &Decision) -> String {
     std::iter::once(state).chain(faults).map(|line| format!("{line}\n")).collect()
 }
 
-/// The configuration in force. Clones see the same.
-#[derive(Clone)]
+/// The configuration in force.
 pub(crate) struct MeshConfigWatch(watch::Receiver<Option<Arc<MeshConfig>>>);
 
 impl MeshConfigWatch {
@@ -143,6 +142,15 @@ impl MeshConfigWatch {
             config = self.0.wait_for(Option::is_some) => config.ok()?.clone(),
             () = shutdown.cancelled() => None,
         }
+    }
+
+    /// The configuration in force after the next change; none at `shutdown`.
+    pub(crate) async fn next(&mut self, shutdown: &Shutdown) -> Option<Arc<MeshConfig>> {
+        tokio::select! {
+            changed = self.0.changed() => changed.ok()?,
+            () = shutdown.cancelled() => return None,
+        }
+        self.0.borrow_and_update().clone()
     }
 }
 

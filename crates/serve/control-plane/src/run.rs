@@ -4,8 +4,9 @@ use crate::ads::Discovery;
 use crate::authentication::Authenticator;
 use crate::ca::CertificateService;
 use crate::debug;
+use crate::discovered::Discovered;
 use crate::error::Error;
-use crate::mesh_config::MeshConfigKeeper;
+use crate::mesh_config::{MeshConfigKeeper, MeshConfigWatch};
 use crate::metrics::Metrics;
 use crate::owner::{Conditions, Owner};
 use crate::pending::{Pending, Sources};
@@ -58,7 +59,7 @@ pub async fn run(
     let start = Start { settings, client, listeners, metrics, blocker };
     let serving = async {
         let outcome = match in_force.first(&shutdown).await {
-            Some(config) => start.run(&config, &shutdown).await,
+            Some(config) => start.run(config, in_force, &shutdown).await,
             None => Ok(()),
         };
         shutdown.cancel();
@@ -78,7 +79,12 @@ struct Start {
 }
 
 impl Start {
-    async fn run(mut self, config: &MeshConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    async fn run(
+        mut self,
+        config: Arc<MeshConfig>,
+        in_force: MeshConfigWatch,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
         let mesh = &mut self.settings.mesh;
         let trust_domain = self.settings.trust_domain.as_ref().unwrap_or(&config.trust_domain);
         mesh.trust_domain.clone_from(trust_domain);
@@ -93,19 +99,25 @@ impl Start {
             Clock,
         )?;
         let informers = Informers::new(self.client);
-        let parts = Parts::new(&self.settings, &informers, authority, self.metrics);
+        let always = [mesh.system_namespace.clone(), mesh.root_namespace.clone()];
+        let discovered = Discovered::new(informers.informer(Query::all()), always, config);
+        let parts = Parts::new(&self.settings, &informers, authority, self.metrics, &discovered);
         match informers.run_and_wait(shutdown).await {
             Ok(()) => {}
             Err(_) if shutdown.is_cancelled() => return join(&informers).await,
             Err(error) => return Err(Error::Informers(error)),
         }
         let (address, blocker) = (self.settings.listen, self.blocker);
-        let outcome = parts.run(self.listeners, certificate, shutdown.clone(), || {
+        let serving = parts.run(self.listeners, certificate, shutdown.clone(), || {
             info!(%address, "serving discovery and certificates");
             drop(blocker);
         });
-        let outcome = outcome.await;
-        shutdown.cancel();
+        let serving = async {
+            let outcome = serving.await;
+            shutdown.cancel();
+            outcome
+        };
+        let ((), outcome) = tokio::join!(discovered.run(in_force, shutdown.clone()), serving);
         join(&informers).await?;
         outcome
     }
@@ -138,16 +150,22 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(settings: &Settings, informers: &Informers, authority: Arc<Authority>, metrics: Metrics) -> Self {
+    fn new(
+        settings: &Settings,
+        informers: &Informers,
+        authority: Arc<Authority>,
+        metrics: Metrics,
+        discovered: &Discovered,
+    ) -> Self {
         let all = Query::all;
         let sources = Sources {
-            pods: informers.informer(all()),
+            pods: discovered.of(&informers.informer(all())),
             namespaces: informers.informer(all()),
             nodes: informers.informer(all()),
-            services: informers.informer(all()),
-            slices: informers.informer(all()),
-            authorization_policies: informers.informer(all()),
-            peer_authentications: informers.informer(all()),
+            services: discovered.of(&informers.informer(all())),
+            slices: discovered.of(&informers.informer(all())),
+            authorization_policies: discovered.of(&informers.informer(all())),
+            peer_authentications: discovered.of(&informers.informer(all())),
         };
         let pending = Pending::default();
         pending.follow(&sources);

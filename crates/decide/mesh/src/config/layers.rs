@@ -46,7 +46,7 @@ defaultConfig:
 /// What becomes of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// It is used, and taken up at start.
+    /// It is used.
     Used,
     /// It is kept and has no effect.
     NotUsedHere,
@@ -56,7 +56,7 @@ impl Scope {
     /// What becomes of a field of the mesh configuration.
     pub fn of(field: &str) -> Self {
         match field {
-            "trustDomain" | "rootNamespace" => Self::Used,
+            "trustDomain" | "rootNamespace" | "discoverySelectors" => Self::Used,
             _ => Self::NotUsedHere,
         }
     }
@@ -71,6 +71,42 @@ pub struct MeshConfig {
     pub trust_domain: String,
     /// `rootNamespace`.
     pub root_namespace: String,
+    discovery: Vec<Selector>,
+}
+
+/// A label selector without faults.
+#[derive(Debug, Clone, PartialEq, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Selector {
+    match_labels: BTreeMap<String, String>,
+    match_expressions: Vec<Requirement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, serde::Deserialize)]
+#[serde(default)]
+struct Requirement {
+    key: String,
+    operator: String,
+    values: Vec<String>,
+}
+
+impl Selector {
+    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let met = |requirement: &Requirement| {
+            let value = labels.get(&requirement.key);
+            let listed = value.is_some_and(|value| requirement.values.contains(value));
+            match requirement.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                // A configuration with another one has a fault and is not in force.
+                _ => false,
+            }
+        };
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(met)
+    }
 }
 
 /// Layers documents without faults over the defaults; later ones win.
@@ -92,7 +128,10 @@ pub fn layer<'a>(documents: impl IntoIterator<Item = &'a Checked>) -> MeshConfig
         Some(Item::Scalar(Value::String(text))) => text.clone(),
         _ => String::new(),
     };
-    MeshConfig { trust_domain: text("trustDomain"), root_namespace: text("rootNamespace"), fields }
+    let selectors = fields.get("discoverySelectors").map(|entry| entry.item.to_json());
+    // The fields have been checked: what they hold has the selectors' shape.
+    let discovery = selectors.and_then(|list| serde_json::from_value(list).ok()).unwrap_or_default();
+    MeshConfig { trust_domain: text("trustDomain"), root_namespace: text("rootNamespace"), discovery, fields }
 }
 
 /// A field that no source below has set.
@@ -158,6 +197,13 @@ fn sorted_union(under: &mut Vec<Entry>, over: &[Entry]) {
 }
 
 impl MeshConfig {
+    /// Whether the mesh sees a namespace with these labels: one of `discoverySelectors` takes it, or there are none.
+    pub fn sees(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
+        let none = BTreeMap::new();
+        let labels = labels.unwrap_or(&none);
+        self.discovery.is_empty() || self.discovery.iter().any(|selector| selector.matches(labels))
+    }
+
     /// As one JSON document.
     pub fn to_json(&self) -> Value {
         self.fields.iter().map(|(name, entry)| (name.clone(), entry.item.to_json())).collect()

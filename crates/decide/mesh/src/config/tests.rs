@@ -170,6 +170,29 @@ fn layers_follow_the_rules_of_their_fields() {
 }
 
 #[test]
+fn a_namespace_is_seen_if_a_selector_takes_it() {
+    let sees = |selectors: &str, labels: &[(&str, &str)]| {
+        let checked = check_mesh("mesh", format!("discoverySelectors: {selectors}").as_bytes());
+        assert_eq!(checked.faults, []);
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        layer([&checked]).sees(Some(&labels))
+    };
+    assert!(layer([]).sees(None) && sees("[]", &[]));
+    assert!(
+        sees("[{matchLabels: {a: b}}]", &[("a", "b"), ("c", "d")])
+            && !sees("[{matchLabels: {a: b}}]", &[("a", "c")])
+    );
+    let either = "[{matchLabels: {a: b}}, {matchExpressions: [{key: c, operator: In, values: [d, e]}]}]";
+    assert!(sees(either, &[("a", "b")]) && sees(either, &[("c", "e")]) && !sees(either, &[("c", "f")]));
+    for (operator, with, without) in [("Exists", true, false), ("DoesNotExist", false, true)] {
+        let selector = format!("[{{matchExpressions: [{{key: a, operator: {operator}}}]}}]");
+        assert_eq!((sees(&selector, &[("a", "")]), sees(&selector, &[])), (with, without), "{operator}");
+    }
+    let not_in = "[{matchExpressions: [{key: a, operator: NotIn, values: [b]}]}]";
+    assert!(sees(not_in, &[]) && sees(not_in, &[("a", "c")]) && !sees(not_in, &[("a", "b")]));
+}
+
+#[test]
 fn every_value_knows_where_it_comes_from() {
     let documents = [
         check_mesh("shared", b"defaultConfig:\n  proxyMetadata: {X: '1'}\n"),

@@ -131,3 +131,35 @@ async fn inv_03_bytes_that_are_no_text_are_a_fault() {
     control_plane.stop().await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn discovery_selectors_make_namespaces_come_and_go() {
+    let cluster = cluster().await;
+    let selecting = "discoverySelectors:\n- matchLabels: {mesh: 'on'}\n";
+    cluster.create(config_map("istio", selecting)).await;
+    let control_plane = cluster.control_plane().await;
+    let (token, root) = (cluster.token(&proxy("node1"), "istio-ca").await, root(&cluster).await);
+    let mut stream = Discovery::open(&control_plane, &root, Some(&token), "istio-system").await.unwrap();
+    stream.subscribe(ADDRESS, HashMap::new()).await;
+    // The system namespace is always seen.
+    let proxy_uid = "Kubernetes//Pod/istio-system/ztunnel-node1";
+    stream.until(|stream| stream.get(ADDRESS, proxy_uid).is_some()).await;
+    assert!(stream.get(ADDRESS, WEB).is_none());
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}});
+    cluster.patch(&namespace, json!({"metadata": {"labels": {"mesh": "on"}}})).await;
+    stream.until(|stream| stream.get(ADDRESS, WEB).is_some()).await;
+    cluster.patch(&namespace, json!({"metadata": {"labels": {"mesh": "off"}}})).await;
+    stream.until(|stream| stream.get(ADDRESS, WEB).is_none()).await;
+    // The configuration is followed while the control plane runs.
+    let map = config_map("istio", "");
+    cluster.patch(&map, json!({"data": {"mesh": ""}})).await;
+    stream.until(|stream| stream.get(ADDRESS, WEB).is_some()).await;
+    cluster.patch(&map, json!({"data": {"mesh": selecting}})).await;
+    stream.until(|stream| stream.get(ADDRESS, WEB).is_none()).await;
+    // INV-03: selectors with a fault change nothing.
+    let bad = selecting.replace("matchLabels: {mesh: 'on'}", "matchLabels: {mesh: on}");
+    cluster.patch(&map, json!({"data": {"mesh": bad}})).await;
+    status_with(&cluster, "discoverySelectors[0].matchLabels.mesh: it is the boolean true").await;
+    control_plane.stop().await;
+    cluster.stop().await;
+}
