@@ -13,6 +13,8 @@ pub const CHECK_PATH: &str = "/ambit/v1/check";
 pub const STATUS_PATH: &str = "/ambit/v1/status";
 /// Path of the request to forget all sandboxes but [`LiveSandboxes`].
 pub const GC_PATH: &str = "/ambit/v1/gc";
+/// Path of the request on the agent's log socket: a list of texts, each a JSON object.
+pub const LOG_PATH: &str = "/log";
 /// Path of the request for Istio's plugin, which has decided already.
 pub const FOREIGN_ADD_PATH: &str = "/cmdadd";
 /// Largest body of a request. A pod has a handful of addresses; this is generous.

@@ -18,16 +18,14 @@ fn main() -> ExitCode {
         netns: variable("CNI_NETNS"),
         interface: variable("CNI_IFNAME"),
         arguments: variable("CNI_ARGS"),
+        notes: verb::Notes::default(),
     };
     let mut input = Vec::new();
     // What cannot be read is reported as an unreadable configuration.
     let _ = std::io::stdin().take(INPUT_BYTES_MAX).read_to_end(&mut input);
     let (text, code) = match verb::run(&environment, &input) {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(object) => {
-            eprintln!("ambit-cni: {} failed: {}: {}", environment.command, object.msg, object.details);
-            (serde_json::to_string(&object).unwrap_or_default(), ExitCode::FAILURE)
-        }
+        Err(object) => (serde_json::to_string(&object).unwrap_or_default(), ExitCode::FAILURE),
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => code,

@@ -2,15 +2,18 @@
 
 use crate::post::post;
 use ambit_cni_conf::event::{
-    ADD_PATH, Ability, Answer, CHECK_PATH, Event, GC_PATH, LiveSandboxes, STATUS_PATH, State,
+    ADD_PATH, Ability, Answer, CHECK_PATH, Event, GC_PATH, LOG_PATH, LiveSandboxes, STATUS_PATH, State,
 };
 use ambit_cni_conf::{Arguments, ErrorObject, NetConf, Version, code, result};
 use ambit_names::path;
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
 /// Time for the agent's answer: it waits up to 5 s for the proxy's acknowledgement itself.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Time for the agent to take the log: a pod's start must not wait for it.
+const LOG_DEADLINE: Duration = Duration::from_millis(200);
 /// Beginnings of the names of the mesh's own pods, which must start without an agent.
 const OWN_POD_PREFIXES: [&str; 2] = ["istio-cni-node-", "ztunnel-"];
 
@@ -22,6 +25,29 @@ pub(crate) struct Environment {
     pub(crate) netns: String,
     pub(crate) interface: String,
     pub(crate) arguments: String,
+    pub(crate) notes: Notes,
+}
+
+/// What the plugin has to say: on standard error at once, and in the agent's log at the end. Never on standard output,
+/// which is the result's.
+#[derive(Debug, Default)]
+pub(crate) struct Notes(RefCell<Vec<String>>);
+
+impl Notes {
+    pub(crate) fn add(&self, level: &str, message: &str) {
+        eprintln!("ambit-cni: {message}");
+        self.0.borrow_mut().push(serde_json::json!({ "level": level, "msg": message }).to_string());
+    }
+
+    /// Sends everything, if an agent listens. Nothing depends on it.
+    fn send(&self, conf: &NetConf) {
+        let socket = run_dir(conf).join(path::PLUGIN_LOG_SOCKET);
+        let lines = self.0.take();
+        if !lines.is_empty() && socket.exists() {
+            let body = serde_json::Value::from(lines).to_string();
+            let _ = post(&socket, LOG_PATH, &body, LOG_DEADLINE);
+        }
+    }
 }
 
 /// Carries out the verb: the text to print, or the error object.
@@ -30,9 +56,25 @@ pub(crate) fn run(environment: &Environment, input: &[u8]) -> Result<String, Err
     if environment.command == "DEL" {
         return Ok(String::new());
     }
-    let (conf, version) = NetConf::parse(input)?;
+    let parsed = NetConf::parse(input);
+    let outcome = match &parsed {
+        Ok((conf, version)) => carry_out(environment, conf, *version),
+        Err(object) => Err(object.clone()),
+    };
+    if let Err(object) = &outcome {
+        let pod = Arguments::parse(&environment.arguments);
+        let about = format!("{} of {}/{}", environment.command, pod.pod_namespace(), pod.pod_name());
+        environment.notes.add("error", &format!("{about} failed: {}: {}", object.msg, object.details));
+    }
+    if let Ok((conf, _)) = &parsed {
+        environment.notes.send(conf);
+    }
+    outcome
+}
+
+fn carry_out(environment: &Environment, conf: &NetConf, version: Version) -> Result<String, ErrorObject> {
     match environment.command.as_str() {
-        "ADD" => add(environment, &conf, version),
+        "ADD" => add(environment, conf, version),
         "VERSION" => Ok(serde_json::json!({
             "cniVersion": version.text(),
             "supportedVersions": Version::ALL.map(Version::text),
@@ -40,15 +82,15 @@ pub(crate) fn run(environment: &Environment, input: &[u8]) -> Result<String, Err
         .to_string()),
         "CHECK" => {
             since(version, Version::V0_4_0, "CHECK")?;
-            check(environment, &conf, version)
+            check(environment, conf, version)
         }
         "STATUS" => {
             since(version, Version::V1_1_0, "STATUS")?;
-            status(&conf, version)
+            status(conf, version)
         }
         "GC" => {
             since(version, Version::V1_1_0, "GC")?;
-            collect(&conf, version)
+            collect(conf, version)
         }
         other => Err(error(
             version,
@@ -80,7 +122,7 @@ fn add(environment: &Environment, conf: &NetConf, version: Version) -> Result<St
     let pod = format!("{}/{}", event.pod_namespace, event.pod_name);
     let body = ask(conf, (ADD_PATH, &json_of(&event, version)?), &format!("capture pod {pod}"), version)?;
     let answer: Answer = read(&body, version)?;
-    eprintln!("ambit-cni: {pod}: captured: {}: {}", answer.captured, answer.reason);
+    environment.notes.add("info", &format!("{pod}: captured: {}: {}", answer.captured, answer.reason));
     Ok(passed.to_string())
 }
 
@@ -162,7 +204,8 @@ fn event_of(
 ) -> Result<Option<Event>, ErrorObject> {
     let pod = Arguments::parse(&environment.arguments);
     if let Some(reason) = let_through(conf, &pod) {
-        eprintln!("ambit-cni: let {}/{} through: {reason}", pod.pod_namespace(), pod.pod_name());
+        let about = format!("let {}/{} through: {reason}", pod.pod_namespace(), pod.pod_name());
+        environment.notes.add("info", &about);
         return Ok(None);
     }
     let ips = conf.prev_result.as_ref().map(|previous| result::addresses(previous, version));

@@ -81,7 +81,10 @@ async fn collect(live: LiveSandboxes, enroller: Enroller) -> Response<Full<Bytes
     }
 }
 
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Response<Full<Bytes>>> {
+/// The body of a request, as JSON.
+pub(crate) async fn read<T: DeserializeOwned>(
+    request: Request<Incoming>,
+) -> Result<T, Response<Full<Bytes>>> {
     let bytes_max = if request.uri().path() == GC_PATH { GC_BYTES_MAX } else { BODY_BYTES_MAX };
     let body = Limited::new(request.into_body(), bytes_max).collect();
     let bytes = match tokio::time::timeout(BODY_DEADLINE, body).await {

@@ -12,6 +12,7 @@ mod handover;
 mod http;
 pub mod install;
 mod metrics;
+mod plugin_log;
 mod probes;
 mod run;
 mod work;

@@ -7,7 +7,7 @@ use crate::install::Installer;
 use crate::metrics::Metrics;
 use crate::probes::Probes;
 use crate::work::{Context, policy_of};
-use crate::{Error, Settings, events, handover};
+use crate::{Error, Settings, events, handover, plugin_log};
 use ambit_api::core::v1::{Namespace, Pod};
 use ambit_cni_conf::Entry;
 use ambit_kube::{Change, Informer, Informers, Next, ObjectKey, Query, Queue};
@@ -42,12 +42,12 @@ pub async fn run(
     let starting = readiness.block("node agent");
     let host = check_machine(&settings.host_netns)?;
     let (metrics, registry) = Metrics::new();
-    let sockets = Sockets::bind(&settings).await?;
-    let Sockets { events, proxies, health, metrics_at } = sockets;
+    let Sockets { events, proxies, health, metrics_at, log } = Sockets::bind(&settings).await?;
     let installer = installer_of(&settings, &readiness, &metrics);
     // A failing task stops the agent's own tasks; what the caller runs beside it is the caller's.
     let stop = shutdown.child_token();
     let mut tasks = TaskGroup::<Error>::new(stop.clone());
+    tasks.spawn("plugin log", log_of(log, stop.clone()));
     serve_endpoint(&mut tasks, "health", health, health_of(readiness));
     serve_endpoint(&mut tasks, "metrics", metrics_at, endpoint::metrics(registry));
 
@@ -91,9 +91,8 @@ pub async fn run(
             spawn_work(&mut tasks, enroller, queue, events, metrics);
             gate.open();
             // Last: from here on runtimes call the plugin, which needs answers.
-            if let Some(installer) = installer {
-                tasks.spawn("CNI configuration", installer.run(tasks.shutdown().clone()));
-            }
+            let installing = installer.map(|installer| installer.run(tasks.shutdown().clone()));
+            installing.into_iter().for_each(|task| tasks.spawn("CNI configuration", task));
             drop(starting);
             tracing::info!(node = %settings.node_name, "the node agent is ready");
             Ok(())
@@ -112,6 +111,12 @@ pub async fn run(
     stop.cancel();
     informers.join().await?;
     outcome.and(ended)
+}
+
+/// Writes what plugins have to say into the agent's own log.
+async fn log_of(socket: Listener, stop: Shutdown) -> Result<(), Error> {
+    socket.serve(plugin_log::handle, stop).await;
+    Ok(())
 }
 
 /// Blocks the readiness until the plugin and its entry are in place.
@@ -142,6 +147,7 @@ struct Sockets {
     proxies: seqpacket::Listener,
     health: TcpListener,
     metrics_at: TcpListener,
+    log: Listener,
 }
 
 impl Sockets {
@@ -159,7 +165,9 @@ impl Sockets {
             .map_err(|e| listen(&settings.handover_socket, "the hand-over to proxies", e))?;
         let health = tcp(settings.health, "health").await?;
         let metrics_at = tcp(settings.metrics, "metrics").await?;
-        Ok(Self { events, proxies, health, metrics_at })
+        let log_socket = settings.run_dir.join(path::PLUGIN_LOG_SOCKET);
+        let log = Listener::bind(&log_socket).map_err(|e| listen(&log_socket, "the plugin's log", e))?;
+        Ok(Self { events, proxies, health, metrics_at, log })
     }
 }
 

@@ -14,6 +14,7 @@ fn environment(command: &str, pod: &str) -> Environment {
         arguments: format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID=u1"
         ),
+        notes: Notes::default(),
     }
 }
 
@@ -32,7 +33,11 @@ fn add(run_dir: &Path, pod: &str) -> Result<Value, ErrorObject> {
 
 /// An agent that gives one answer and returns what it was asked.
 fn agent(run_dir: &Path, answer: String) -> std::thread::JoinHandle<(String, Value)> {
-    let listener = UnixListener::bind(run_dir.join(path::PLUGIN_EVENT_SOCKET)).unwrap();
+    listen(&run_dir.join(path::PLUGIN_EVENT_SOCKET), answer)
+}
+
+fn listen(socket: &Path, answer: String) -> std::thread::JoinHandle<(String, Value)> {
+    let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
@@ -159,6 +164,25 @@ fn asked(command: &str, answer: String, more: &str) -> (Result<String, ErrorObje
     let ran = run(&environment(command, "shop/web"), conf.to_string().as_bytes());
     let (head, body) = agent.join().unwrap();
     (ran, head, body)
+}
+
+#[test]
+fn what_is_said_goes_to_the_agent_s_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = listen(&dir.path().join(path::PLUGIN_LOG_SOCKET), http("200 OK", ""));
+    add(dir.path(), "shop/web").unwrap_err();
+    let (head, lines) = log.join().unwrap();
+    assert!(head.starts_with("POST /log "), "{head}");
+    let line: Value = serde_json::from_str(lines[0].as_str().unwrap()).unwrap();
+    assert_eq!(line["level"], "error");
+    assert!(
+        line["msg"].as_str().unwrap().starts_with("ADD of shop/web failed: the mesh's node agent cannot")
+    );
+    // A log that nobody takes holds nothing up.
+    let _silent = UnixListener::bind(dir.path().join("silent.sock")).unwrap();
+    std::fs::remove_file(dir.path().join(path::PLUGIN_LOG_SOCKET)).unwrap();
+    std::fs::hard_link(dir.path().join("silent.sock"), dir.path().join(path::PLUGIN_LOG_SOCKET)).unwrap();
+    assert!(add(dir.path(), "kube-system/dns").is_ok());
 }
 
 #[test]

@@ -162,17 +162,7 @@ impl Cluster {
 
     /// Posts an event as a plugin does.
     async fn post(&self, path: &str, body: &str) -> (u16, String) {
-        let socket = self.settings.run_dir.join(ambit_names::path::PLUGIN_EVENT_SOCKET);
-        let mut stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-        let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: unix\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        post_to(&self.settings.run_dir.join(ambit_names::path::PLUGIN_EVENT_SOCKET), path, body).await
     }
 
     async fn add(&self, pod: &Pod, net: &PodNet) -> (u16, String) {
@@ -182,6 +172,20 @@ impl Cluster {
     fn host_state(&self) -> String {
         state(&self.node.netns)
     }
+}
+
+/// One request on a Unix socket.
+async fn post_to(socket: &Path, path: &str, body: &str) -> (u16, String) {
+    let mut stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: unix\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 async fn create<K>(api: &Api<K>, object: Value) -> K
@@ -546,4 +550,15 @@ async fn the_plugin_s_other_verbs_are_answered() {
     let (code, said) = cluster.post("/ambit/v1/check", &event).await;
     assert!(code == 500 && said.contains("not enrolled"), "{said}");
     assert_eq!(cluster.post("/ambit/v1/gc", "{}").await.0, 400);
+    // What the plugin says is taken, and what is no log is refused.
+    let log = |path: &'static str, body: &'static str| {
+        let socket = cluster.settings.run_dir.join(ambit_names::path::PLUGIN_LOG_SOCKET);
+        async move { post_to(&socket, path, body).await.0 }
+    };
+    assert_eq!(
+        log("/log", r#"["{\"level\":\"warn\",\"msg\":\"x\",\"pod\":\"y\"}", "no object"]"#).await,
+        200
+    );
+    assert_eq!(log("/log", "3").await, 400);
+    assert_eq!(log("/other", "[]").await, 404);
 }
