@@ -3,6 +3,7 @@
 mod cluster;
 mod defaults;
 mod endpoints;
+mod faults;
 mod garbage;
 mod informers;
 mod leader;
