@@ -4,21 +4,16 @@ use crate::kubeconfig::connect;
 use crate::{agent_check, cli, roles};
 use ambit_agent::install;
 use ambit_api::core::v1::Pod;
-use ambit_cni_conf::Place;
 use ambit_names::annotation;
 use ambit_runtime::{Readiness, Shutdown};
 use anyhow::{Context as _, Result, anyhow, bail};
 use kube::api::{Api, ListParams};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time for the agent to find the pods of its node before they are released.
 const FIND_DEADLINE: Duration = Duration::from_secs(60);
 /// Pause between looks at its readiness.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Where the configuration is when the command line does not say.
-const CONF_DIR: &str = "/etc/cni/net.d";
-
 /// Runs the agent alone, or one of the operator's commands.
 pub(crate) async fn run(args: cli::Agent) -> Result<()> {
     match args.action {
@@ -27,7 +22,7 @@ pub(crate) async fn run(args: cli::Agent) -> Result<()> {
         None => {
             let mut settings = settings(&args)?;
             if args.cni.cni_conf_dir.is_some() {
-                settings.install = Some(install_settings(&args.cni)?);
+                settings.install = Some(roles::install_settings(&args.cni)?);
             }
             let client = connect(args.connection.kubeconfig.as_deref()).await?;
             roles::alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
@@ -53,33 +48,10 @@ fn settings(args: &cli::Agent) -> Result<ambit_agent::Settings> {
     })
 }
 
-/// Settings of the installation.
-///
-/// # Errors
-/// This program's own place is not known, and the plugin's is not set.
-pub(crate) fn install_settings(args: &cli::CniInstall) -> Result<install::Settings> {
-    let plugin = match &args.cni_plugin {
-        Some(plugin) => plugin.clone(),
-        None => {
-            let own = std::env::current_exe().context("cannot find this program's own file")?;
-            own.with_file_name(ambit_cni_conf::list::PLUGIN_TYPE)
-        }
-    };
-    let place =
-        if args.cni_own_file { Place::OwnFile(args.cni_own_file_name.clone()) } else { Place::Primary };
-    Ok(install::Settings {
-        conf_dir: args.cni_conf_dir.clone().unwrap_or_else(|| PathBuf::from(CONF_DIR)),
-        bin_dir: args.cni_bin_dir.clone(),
-        place,
-        conf_name: args.cni_conf_name.clone(),
-        group_read: args.cni_conf_group_read,
-        ..install::Settings::new(plugin)
-    })
-}
-
 /// Releases all pods, verifies it, and only then takes the plugin away, so that none is left behind captured.
+#[expect(clippy::print_stdout, reason = "what was removed is what an operator wants to know")]
 async fn uninstall(args: &cli::Agent) -> Result<()> {
-    let install = install_settings(&args.cni)?;
+    let install = roles::install_settings(&args.cni)?;
     let settings = ambit_agent::Settings { release_on_stop: true, ..settings(args)? };
     let node = settings.node_name.clone();
     let client = connect(args.connection.kubeconfig.as_deref()).await?;

@@ -1,8 +1,8 @@
 //! `ambit agent check`: whether this node can run the mesh, and what to do where it cannot. It changes nothing: the
 //! kernel is tried in a network namespace of the check's own.
 
-use crate::agent::install_settings;
 use crate::cli;
+use crate::roles::install_settings;
 use ambit_agent::install::{self, Inspection};
 use ambit_cni_conf::rivalry::suspect;
 use ambit_cni_conf::{Entry, File, list};
@@ -59,6 +59,7 @@ fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
 ///
 /// # Errors
 /// Something fails.
+#[expect(clippy::print_stdout, reason = "the findings are what is asked for")]
 pub(crate) fn run(args: &cli::Agent, output: cli::CheckOutput) -> Result<()> {
     let findings = check(args)?;
     match output {
@@ -90,7 +91,7 @@ fn check(args: &cli::Agent) -> Result<Vec<Finding>> {
     let mut findings = vec![fine("user", "root")];
     findings.extend(kernel(args));
     findings.push(cgroups());
-    findings.extend(["all", "default"].map(|of| reverse_path_filter(of)).into_iter().flatten());
+    findings.extend(["all", "default"].map(reverse_path_filter).into_iter().flatten());
     findings.push(writable("configuration directory", &install.conf_dir));
     findings.push(writable("plugin directory", &install.bin_dir));
     findings.push(plugin(&install.plugin));

@@ -4,6 +4,7 @@ use crate::cli;
 use crate::kubeconfig::{connect, local, write_private};
 use crate::proxy_settings;
 use ambit_apiserver::{ApiServer, Storage};
+use ambit_cni_conf::Place;
 use ambit_names::mesh;
 use ambit_node::{ClusterServices, MeshPlugin};
 use ambit_runtime::{Readiness, Shutdown};
@@ -16,6 +17,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Validity of the client certificates that this program issues to itself and its user.
 pub(crate) const CLIENT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where the CNI configuration is when the command line does not say.
+const CONF_DIR: &str = "/etc/cni/net.d";
 
 /// Runs the API server alone.
 pub(crate) async fn apiserver(args: cli::Apiserver) -> Result<()> {
@@ -71,6 +75,30 @@ pub(crate) async fn control_plane(args: cli::ControlPlane) -> Result<()> {
     let client = connect(args.connection.kubeconfig.as_deref()).await?;
     let settings = control_plane_settings(&args)?;
     alone(|readiness, stop| ambit_control_plane::run(settings, client, readiness, stop)).await
+}
+
+/// Settings of the installation.
+///
+/// # Errors
+/// This program's own place is not known, and the plugin's is not set.
+pub(crate) fn install_settings(args: &cli::CniInstall) -> Result<ambit_agent::install::Settings> {
+    let plugin = match &args.cni_plugin {
+        Some(plugin) => plugin.clone(),
+        None => {
+            let own = std::env::current_exe().context("cannot find this program's own file")?;
+            own.with_file_name(ambit_cni_conf::list::PLUGIN_TYPE)
+        }
+    };
+    let place =
+        if args.cni_own_file { Place::OwnFile(args.cni_own_file_name.clone()) } else { Place::Primary };
+    Ok(ambit_agent::install::Settings {
+        conf_dir: args.cni_conf_dir.clone().unwrap_or_else(|| PathBuf::from(CONF_DIR)),
+        bin_dir: args.cni_bin_dir.clone(),
+        place,
+        conf_name: args.cni_conf_name.clone(),
+        group_read: args.cni_conf_group_read,
+        ..ambit_agent::install::Settings::new(plugin)
+    })
 }
 
 /// Runs the proxy alone.

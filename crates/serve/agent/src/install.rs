@@ -109,6 +109,7 @@ pub(crate) struct Installer {
     metrics: Metrics,
     started: Instant,
     rivalry: Rivalry,
+    copied: files::Copied,
     /// What keeps the agent from being ready, with the problem that was reported.
     blocked: Option<(Blocker, String)>,
     ignored: Vec<ambit_cni_conf::choice::Ignored>,
@@ -125,6 +126,7 @@ impl Installer {
             metrics,
             started: Clock.now(),
             rivalry: Rivalry::default(),
+            copied: files::Copied::default(),
             blocked,
             ignored: Vec::new(),
         }
@@ -191,7 +193,7 @@ impl Installer {
     /// Looks once, repairs what may be repaired, and tells how long to wait for a change; not at all after a write.
     fn look(&mut self) -> Option<Duration> {
         let target = self.settings.bin_dir.join(PLUGIN_TYPE);
-        match files::copy_plugin(&self.settings.plugin, &target) {
+        match files::copy_plugin(&self.settings.plugin, &target, &mut self.copied) {
             Ok(true) => {
                 tracing::info!(path = %target.display(), "copied the plugin");
                 return None;

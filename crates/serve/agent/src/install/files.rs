@@ -5,7 +5,7 @@ use ambit_cni_conf::File;
 use ambit_cni_conf::choice::{FILE_BYTES_MAX, is_candidate};
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Files of a configuration directory that are looked at. Real ones have a handful.
@@ -141,9 +141,26 @@ pub(super) fn sweep(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// What tells that a file has not changed since it was last read: device, inode, size, mode and time of change.
+type Stamp = (u64, u64, u64, u32, i64, i64);
+
+/// Source and target of the plugin when they were last found to be equal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Copied(Option<(Stamp, Stamp)>);
+
+fn stamps(source: &Path, target: &Path) -> Option<(Stamp, Stamp)> {
+    let stamp = |m: std::fs::Metadata| (m.dev(), m.ino(), m.len(), m.mode(), m.ctime(), m.ctime_nsec());
+    Some((std::fs::metadata(source).map(stamp).ok()?, std::fs::symlink_metadata(target).map(stamp).ok()?))
+}
+
 /// Copies the plugin unless its bytes are there already. A running one keeps its own. Returns whether it was copied.
-pub(super) fn copy_plugin(source: &Path, target: &Path) -> Result<bool, Error> {
+pub(super) fn copy_plugin(source: &Path, target: &Path, last: &mut Copied) -> Result<bool, Error> {
     const MODE: u32 = 0o755;
+    // Taken before the contents are read, so that a change meanwhile is seen at the next look.
+    let now = Copied(stamps(source, target));
+    if now.0.is_some() && now == *last {
+        return Ok(false);
+    }
     let wanted = read_bounded(source, PLUGIN_BYTES_MAX).map_err(Error::file("read the plugin", source))?;
     if wanted.is_empty() {
         return Err(Error::file("use the plugin", source)(io::Error::other("it is empty or no file")));
@@ -152,6 +169,7 @@ pub(super) fn copy_plugin(source: &Path, target: &Path) -> Result<bool, Error> {
         std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o777 == MODE)
     };
     if executable(target) && read_bounded(target, PLUGIN_BYTES_MAX).is_ok_and(|there| there == wanted) {
+        *last = now;
         return Ok(false);
     }
     replace(target, &wanted, MODE).map_err(Error::file("write the plugin", target))?;
