@@ -67,7 +67,11 @@ impl<K> Change<K> {
 pub struct Synced {
     path: String,
     synced: watch::Receiver<bool>,
+    trouble: Trouble,
 }
+
+/// Why the server's state could not be read at the last attempt.
+type Trouble = Arc<RwLock<Option<String>>>;
 
 impl Synced {
     /// Path of the resource.
@@ -80,11 +84,17 @@ impl Synced {
         *self.synced.borrow()
     }
 
+    /// Why the last attempt to read the objects failed, if it did.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// One that is synced when the sender says so.
     #[cfg(test)]
     pub(crate) fn scripted() -> (Self, watch::Sender<bool>) {
         let sender = watch::Sender::new(false);
-        (Self { path: "/scripted".to_owned(), synced: sender.subscribe() }, sender)
+        let (path, synced) = ("/scripted".to_owned(), sender.subscribe());
+        (Self { path, synced, trouble: Trouble::default() }, sender)
     }
 
     /// Waits for it; for ever, if the informer has gone before. Cancel safe.
@@ -118,17 +128,17 @@ impl<K> fmt::Debug for Informer<K> {
 
 impl<K: Resource + Send + Sync + 'static> Informer<K> {
     pub(crate) fn new(path: String) -> Self {
-        Self::with(path, watch::Sender::new(false))
+        Self::with(path, watch::Sender::new(false), Trouble::default())
     }
 
     /// An empty view that has synced when this one has.
     pub(crate) fn beside(&self) -> Self {
-        Self::with(self.shared.path.clone(), self.shared.synced.clone())
+        Self::with(self.shared.path.clone(), self.shared.synced.clone(), self.shared.trouble.clone())
     }
 
-    fn with(path: String, synced: watch::Sender<bool>) -> Self {
+    fn with(path: String, synced: watch::Sender<bool>, trouble: Trouble) -> Self {
         let (objects, handlers) = (RwLock::new(BTreeMap::new()), RwLock::new(Vec::new()));
-        Self { shared: Arc::new(Shared { path, objects, handlers, synced }) }
+        Self { shared: Arc::new(Shared { path, objects, handlers, synced, trouble }) }
     }
 
     /// The object of that name.
@@ -161,7 +171,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
 
     /// Whether and when the first list has been seen, without the type of the objects.
     pub fn synced(&self) -> Synced {
-        Synced { path: self.shared.path.clone(), synced: self.shared.synced.subscribe() }
+        Synced {
+            path: self.shared.path.clone(),
+            synced: self.shared.synced.subscribe(),
+            trouble: self.shared.trouble.clone(),
+        }
     }
 
     /// Whether both show one and the same view.
@@ -187,6 +201,7 @@ pub(crate) struct Shared<K> {
     objects: RwLock<Objects<K>>,
     handlers: RwLock<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
+    trouble: Trouble,
 }
 
 /// The writing side of an informer, held by its task alone.
@@ -204,8 +219,9 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
         &self.shared.path
     }
 
-    pub(crate) fn subscribe_synced(&self) -> watch::Receiver<bool> {
-        self.shared.synced.subscribe()
+    /// Notes why the last attempt to read the objects failed, or that it did not.
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *self.shared.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     pub(crate) fn has_synced(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The registry that shares informers and starts them in one place.
 
 use crate::error::InformerError;
-use crate::informer::{Informer, Writer};
+use crate::informer::{Informer, Synced, Writer};
 use crate::query::Query;
 use crate::watch::Source;
 use ambit_runtime::Shutdown;
@@ -14,8 +14,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::watch;
+use std::time::Duration;
 use tokio::task::JoinSet;
+
+/// Time between two log lines on what is still waited for.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// All informers of a process or role. Constructing and asking does no I/O; clones share one registry.
 #[derive(Clone)]
@@ -32,7 +35,7 @@ struct Inner {
 struct State {
     shared: HashMap<(TypeId, String, Query), Box<dyn Any + Send>>,
     waiting: Vec<Starter>,
-    synced: Vec<(String, watch::Receiver<bool>)>,
+    synced: Vec<Synced>,
     tasks: JoinSet<()>,
 }
 
@@ -82,7 +85,7 @@ impl Informers {
         }
         let informer = Informer::<K>::new(path.clone());
         let writer = Writer::of(&informer);
-        state.synced.push((path.clone(), writer.subscribe_synced()));
+        state.synced.push(informer.synced());
         let source = Source::new(self.inner.client.clone(), path, query, writer);
         state.waiting.push(Box::new(move |shutdown| Box::pin(source.run(shutdown))));
         state.shared.insert(key, Box::new(informer.clone()));
@@ -102,16 +105,34 @@ impl Informers {
             }
             state.synced.clone()
         };
-        for (path, mut synced) in synced {
-            let seen = tokio::select! {
-                seen = synced.wait_for(|synced| *synced) => seen.is_ok(),
-                () = shutdown.cancelled() => false,
-            };
-            if !seen {
-                return Err(InformerError::Stopped { waiting_for: path });
+        let mut complaints = tokio::time::interval(COMPLAINT_INTERVAL);
+        complaints.tick().await;
+        for one in &synced {
+            loop {
+                tokio::select! {
+                    () = one.wait() => break,
+                    _ = complaints.tick() => tracing::warn!(waiting_for = self.missing_text(), "still waiting for lists"),
+                    () = shutdown.cancelled() => {
+                        return Err(InformerError::Stopped { waiting_for: self.missing_text() });
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// The informers that have not synced yet; each tells why, if it knows.
+    pub fn missing(&self) -> Vec<Synced> {
+        let state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.synced.iter().filter(|one| !one.is_synced()).cloned().collect()
+    }
+
+    fn missing_text(&self) -> String {
+        let shown = |one: &Synced| match one.trouble() {
+            Some(trouble) => format!("{} ({trouble})", one.path()),
+            None => one.path().to_owned(),
+        };
+        self.missing().iter().map(shown).collect::<Vec<_>>().join(", ")
     }
 
     /// Waits until all informer tasks have ended, which they do at shutdown.

@@ -65,11 +65,13 @@ where
             match self.list().await {
                 Ok(revision) => {
                     backoff.reset();
+                    self.writer.set_trouble(None);
                     self.watch(revision).await;
                     continue;
                 }
                 // The kind does not exist, or no longer: nothing of it exists, and it may come (back).
                 Err(error) if error.code() == Some(404) => {
+                    self.writer.set_trouble(None);
                     self.writer.replace(Vec::new(), &[]);
                     if !self.writer.has_synced() {
                         tracing::debug!(path = self.writer.path(), "the server does not know this kind yet");
@@ -133,6 +135,7 @@ where
             if revision != before {
                 failures = 0;
                 backoff.reset();
+                self.writer.set_trouble(None);
             }
             let Err(error) = outcome else { continue };
             // 410 says the revision has expired, 404 that the kind has gone.
@@ -202,6 +205,8 @@ where
 
     fn warn(&self, what: &'static str, error: &WatchError, delay: Duration) {
         let cause = std::error::Error::source(error).map(ToString::to_string);
+        let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        self.writer.set_trouble(Some(format!("{error}{because}")));
         tracing::warn!(path = self.writer.path(), %error, cause, ?delay, "{what}, retrying");
     }
 }

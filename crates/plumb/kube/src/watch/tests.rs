@@ -233,3 +233,27 @@ async fn asking_twice_shares_and_stopping_early_says_what_was_missing() {
     assert!(!first.is_same(&informers.informer::<ConfigMap>(Query::all())));
     informers.join().await.expect("no panic");
 }
+
+#[tokio::test]
+async fn what_is_missing_says_why() {
+    let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+        Ok::<_, Infallible>(respond(Answer::Status(500)))
+    });
+    let informers = Informers::new(kube::Client::new(service, "default"));
+    informers.informer::<ConfigMap>(Query::all());
+    assert_eq!(informers.missing().len(), 1);
+    let stop = Shutdown::new();
+    let look = async {
+        while informers.missing()[0].trouble().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.cancel();
+    };
+    let both = async { tokio::join!(informers.run_and_wait(&stop), look) };
+    let (outcome, ()) = tokio::time::timeout(PATIENCE, both).await.expect("the trouble shows");
+    let InformerError::Stopped { waiting_for } = outcome.expect_err("it stopped early") else {
+        panic!("it stopped")
+    };
+    assert!(waiting_for.starts_with("/api/v1/configmaps (request failed: "), "{waiting_for}");
+    informers.join().await.expect("no panic");
+}
