@@ -11,7 +11,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -173,6 +173,21 @@ struct State {
     blocker: Option<Blocker>,
     /// Faults that have been logged.
     faults: Vec<String>,
+    /// The sources of what is in force.
+    good: Option<Arc<Vec<Document>>>,
+    /// `good` is not kept in the cluster yet, or cannot be.
+    unkept: bool,
+}
+
+impl State {
+    /// The last good sources. Those of the cluster are the same for all replicas; our own stand in where they are lost,
+    /// and where the newest could not be kept, so that nothing older comes back into force.
+    fn last_good(&self, kept: Option<Vec<Document>>) -> Option<Arc<Vec<Document>>> {
+        match (kept, &self.good) {
+            (Some(kept), good) if !self.unkept || good.is_none() => Some(Arc::new(kept)),
+            (_, good) => good.clone(),
+        }
+    }
 }
 
 impl MeshConfigKeeper {
@@ -219,14 +234,24 @@ impl MeshConfigKeeper {
         let current = self.sources.documents(shared.as_deref(), primary.as_deref());
         let name = self.sources.kept_name();
         let kept = self.api.get_opt(&name).await?;
-        let last_good = kept.as_ref().and_then(kept_documents);
-        let decision = decide(&current, last_good.as_deref());
+        let last_good = self.state().last_good(kept.as_ref().and_then(kept_documents));
+        let decision = decide(&current, last_good.as_deref().map(Vec::as_slice));
         self.publish(&decision);
+        let good = if decision.faults.is_empty() { Some(Arc::new(current)) } else { last_good };
         let mut data = BTreeMap::from([(STATUS.to_owned(), status_text(&decision))]);
-        if decision.faults.is_empty() {
-            data.insert(SOURCES.to_owned(), kept_text(&current));
+        if let Some(good) = good.filter(|_| decision.config.is_some()) {
+            data.insert(SOURCES.to_owned(), kept_text(&good));
+            let mut state = self.state();
+            state.unkept |= decision.faults.is_empty();
+            state.good = Some(good);
         }
-        self.keep(&name, kept.as_ref(), data).await.map(|()| Next::Done)
+        self.keep(&name, kept.as_ref(), data).await?;
+        self.state().unkept = false;
+        Ok(Next::Done)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn keep(
@@ -249,11 +274,12 @@ impl MeshConfigKeeper {
     }
 
     fn publish(&self, decision: &Decision) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         self.metrics.mesh_config(decision.faults.len(), decision.config.is_some());
         if state.faults != decision.faults {
             for fault in &decision.faults {
-                error!(fault, "the mesh configuration has a fault, the last good one stays in force");
+                let last_good_in_force = decision.config.is_some();
+                error!(fault, last_good_in_force, "the mesh configuration has a fault and is not used");
             }
             if decision.faults.is_empty() {
                 info!("the mesh configuration has no faults any more");

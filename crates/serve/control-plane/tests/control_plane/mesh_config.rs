@@ -78,6 +78,27 @@ async fn inv_03_a_fault_keeps_the_last_good_configuration_in_force_across_restar
 }
 
 #[tokio::test]
+async fn inv_03_the_last_good_configuration_outlives_the_config_map_that_keeps_it() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", "trustDomain: one.example\n")).await;
+    let control_plane = cluster.control_plane().await;
+    status_with(&cluster, "the sources are in force").await;
+    let map = config_map("istio", BAD);
+    cluster.patch(&map, json!({"data": {"mesh": BAD}})).await;
+    status_with(&cluster, FAULT).await;
+    cluster.delete(&config_map("ambit-mesh-config", "")).await;
+    cluster.patch(&map, json!({"data": {"mesh": "trustDomain: 5\n"}})).await;
+    let status = status_with(&cluster, "trustDomain: it is the number 5").await;
+    assert!(status.starts_with("the last good configuration is in force"), "{status}");
+    control_plane.stop().await;
+
+    let control_plane = cluster.control_plane().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "one.example");
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn inv_03_without_a_good_configuration_it_is_not_ready_and_says_why() {
     let cluster = cluster().await;
     cluster.create(config_map("istio", BAD)).await;
