@@ -64,6 +64,14 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// A file or directory that another user made or can change.
+    #[error("{} is not safe for a socket, {problem}: remove it or correct its owner and mode, or choose another path", path.display())]
+    NotOurs {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A file of the kernel does not look as documented.
     #[error("cannot read {}: {problem}", path.display())]
     Malformed {

@@ -6,6 +6,7 @@ pub mod link;
 pub mod mount;
 pub mod netns;
 pub mod nft;
+pub mod ownership;
 pub mod packet;
 pub mod process;
 pub mod route;

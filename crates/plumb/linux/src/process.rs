@@ -19,6 +19,9 @@ pub struct PodProcess {
     pub started_ticks: u64,
 }
 
+/// The user id of root.
+pub const ROOT: u32 = 0;
+
 /// Whether this process has root's rights.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()

@@ -1,13 +1,14 @@
 //! Sequenced-packet Unix sockets that carry descriptors beside the bytes.
 
-use crate::Error;
+use crate::{Error, ownership};
 use nix::cmsg_space;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    accept4, bind, connect, listen, recvmsg, sendmsg, socket,
+    accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tokio::io::unix::AsyncFd;
 
@@ -15,6 +16,8 @@ use tokio::io::unix::AsyncFd;
 const BACKLOG: i32 = 16;
 /// Descriptors a packet may carry before it counts as truncated.
 const DESCRIPTORS_MAX: usize = 8;
+/// Mode of a listening socket's file: its owner connects, nobody else.
+const SOCKET_MODE: u32 = 0o600;
 
 /// One packet as received.
 #[derive(Debug)]
@@ -50,12 +53,14 @@ fn watch(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, Error> {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that no process listens on any more is replaced.
+    /// Listens at `path`, which only the calling user can use. A socket file that no process listens on any more is
+    /// replaced.
     ///
     /// # Errors
-    /// A running process listens there, or the path cannot be made.
+    /// A running process listens there, the path cannot be made, or another user made or can change it.
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let failed = |e: nix::Error| Error::system(format!("listen on {}", path.display()), e);
+        ownership::check_place(path)?;
         let address = UnixAddr::new(path).map_err(failed)?;
         if path.exists() {
             match connect(new_socket()?.as_raw_fd(), &address) {
@@ -67,6 +72,9 @@ impl Listener {
         }
         let fd = new_socket()?;
         bind(fd.as_raw_fd(), &address).map_err(failed)?;
+        // Before it listens, so that nobody connects in between.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
+            .map_err(|e| Error::system(format!("restrict the socket {}", path.display()), e))?;
         listen(&fd, Backlog::new(BACKLOG).map_err(failed)?).map_err(failed)?;
         let fd = watch(fd)?;
         Ok(Self { fd, path: path.to_owned() })
@@ -112,6 +120,17 @@ impl Connection {
         let fd = new_socket()?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path).map_err(failed)?).map_err(failed)?;
         Self::new(fd)
+    }
+
+    /// The user the peer was when it connected, as this process's user namespace sees it: root inside a pod with a user
+    /// namespace of its own is not root here.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn peer_uid(&self) -> Result<u32, Error> {
+        getsockopt(self.fd.get_ref(), sockopt::PeerCredentials)
+            .map(|credentials| credentials.uid())
+            .map_err(|e| Error::system("ask who the peer is", e))
     }
 
     /// Sends one packet, with at most one descriptor. Cancel safe: it is sent as a whole or not at all.
@@ -230,6 +249,36 @@ mod tests {
         assert!(path.exists());
         let _listener = Listener::bind(&path).unwrap();
         Connection::connect(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_the_owner_may_use_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, _client, _server) = pair(&dir).await;
+        let mode = std::fs::metadata(&listener.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn the_peer_is_known_by_the_user_who_connected() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, _client, server) = pair(&dir).await;
+        assert_eq!(server.peer_uid().unwrap(), 0);
+        // As if the modes were wrong: then the peer's credentials are what is left.
+        for (path, mode) in [(dir.path(), 0o755), (listener.path.as_path(), 0o666)] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let path = listener.path.clone();
+        let connected = std::thread::spawn(move || {
+            // SAFETY: the plain system call changes the user of this thread alone, and the thread ends here.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+            assert_eq!(changed, 0, "{}", io::Error::last_os_error());
+            let fd = new_socket().unwrap();
+            connect(fd.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+            fd
+        });
+        let _nobody = connected.join().unwrap();
+        assert_eq!(listener.accept().await.unwrap().peer_uid().unwrap(), 65534);
     }
 
     #[tokio::test]

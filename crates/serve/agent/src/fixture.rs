@@ -74,7 +74,7 @@ pub(crate) fn state(netns: &NetNs) -> String {
     netns
         .run(|| {
             shell(
-                "nft list ruleset; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all",
+                "nft list ruleset; ip addr; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all",
             )
         })
         .unwrap()

@@ -8,6 +8,7 @@ mod connection;
 use crate::Error;
 use crate::metrics::Metrics;
 use ambit_linux::netns::NetNs;
+use ambit_linux::process;
 use ambit_linux::seqpacket::{Connection, Listener};
 use ambit_node_plan::handover::{AddPlan, ConnectionId, Generation, Request, Roster};
 use ambit_runtime::Shutdown;
@@ -95,6 +96,8 @@ pub(crate) struct Owner {
     /// UIDs of pods that a proxy refused without anyone waiting for the answer.
     refused: mpsc::Sender<String>,
     metrics: Metrics,
+    /// The user whose processes may connect. A connection gets the namespaces of all pods, so that nobody else may.
+    admitted: u32,
 }
 
 /// The owner and its handle. UIDs that a proxy refused unasked are sent to `refused`.
@@ -107,6 +110,7 @@ pub(crate) fn new(refused: mpsc::Sender<String>, metrics: Metrics) -> (HandOver,
         commands,
         refused,
         metrics,
+        admitted: process::ROOT,
     };
     (HandOver { commands: sender }, owner)
 }
@@ -163,11 +167,11 @@ impl Owner {
         shutdown: Shutdown,
     ) -> Result<(), Error> {
         let mut connections = JoinSet::new();
-        let until = shutdown.clone();
+        let (until, admitted) = (shutdown.clone(), self.admitted);
         connections.spawn(async move {
             // Both branches are cancel safe.
             tokio::select! {
-                () = gate.opened() => accept(listener, handle, until).await,
+                () = gate.opened() => accept(listener, handle, admitted, until).await,
                 () = until.cancelled() => {}
             }
         });
@@ -294,20 +298,38 @@ impl Owner {
 }
 
 /// Accepts proxies until `shutdown`, which ends their connections too.
-async fn accept(listener: Listener, handle: HandOver, shutdown: Shutdown) {
+async fn accept(listener: Listener, handle: HandOver, admitted: u32, shutdown: Shutdown) {
     let mut connections: JoinSet<()> = JoinSet::new();
     while !shutdown.is_cancelled() {
         // All branches are cancel safe.
         tokio::select! {
             accepted = listener.accept(), if connections.len() < PROXIES_MAX => {
                 match accepted {
-                    Ok(proxy) => drop(connections.spawn(converse(proxy, handle.clone()))),
+                    Ok(proxy) if may_connect(&proxy, admitted) => {
+                        drop(connections.spawn(converse(proxy, handle.clone())));
+                    }
+                    Ok(stranger) => drop(stranger),
                     Err(error) => tracing::warn!(%error, "could not accept a proxy"),
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Some(_) = connections.join_next() => {}
             () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// The socket's mode keeps others out already; this holds where somebody changed the mode or mounted the socket into a pod.
+fn may_connect(proxy: &Connection, admitted: u32) -> bool {
+    match proxy.peer_uid() {
+        Ok(uid) if uid == admitted => true,
+        Ok(uid) => {
+            tracing::warn!(uid, admitted, "refused a connection to the hand-over by another user");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "refused a connection to the hand-over by an unknown user");
+            false
         }
     }
 }

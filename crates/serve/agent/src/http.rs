@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 server on a Unix socket: bounded in connections and time.
 
-use ambit_linux::Error as LinuxError;
+use ambit_linux::{Error as LinuxError, ownership, process};
 use ambit_runtime::Shutdown;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -30,12 +30,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    /// The user whose processes may connect: what they say decides on pods.
+    admitted: u32,
 }
 
 impl Listener {
     /// Listens at a path that only root can use. A socket that nobody listens on any more is replaced.
     pub(crate) fn bind(path: &Path) -> Result<Self, LinuxError> {
         let failed = |e| LinuxError::system(format!("listen on {}", path.display()), e);
+        ownership::check_place(path)?;
         match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(LinuxError::InUse { path: path.to_owned() }),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
@@ -46,7 +49,7 @@ impl Listener {
         }
         let socket = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(Self { socket, path: path.to_owned() })
+        Ok(Self { socket, path: path.to_owned(), admitted: process::ROOT })
     }
 
     /// Answers requests with `handler` until `shutdown`.
@@ -60,7 +63,10 @@ impl Listener {
             // Both branches are cancel safe: an accept that loses leaves its connection in the backlog.
             tokio::select! {
                 accepted = self.socket.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                    Ok((stream, _)) => drop(connections.spawn(connection(stream, handler.clone()))),
+                    Ok((stream, _)) if self.may_connect(&stream) => {
+                        drop(connections.spawn(connection(stream, handler.clone())));
+                    }
+                    Ok((stranger, _)) => drop(stranger),
                     Err(error) => {
                         tracing::warn!(%error, "could not accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -71,6 +77,16 @@ impl Listener {
             }
         }
         // Requests in progress are dropped with the set; their callers ask again.
+    }
+
+    /// The socket's mode keeps others out already; this holds where somebody changed the mode or mounted it into a pod.
+    fn may_connect(&self, stream: &UnixStream) -> bool {
+        let uid = stream.peer_cred().map(|credentials| credentials.uid());
+        let admitted = uid.as_ref().is_ok_and(|uid| *uid == self.admitted);
+        if !admitted {
+            tracing::warn!(socket = %self.path.display(), ?uid, "refused a connection by another user");
+        }
+        admitted
     }
 }
 
@@ -113,4 +129,37 @@ pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: Strin
     let value = http::HeaderValue::from_static(content_type);
     response.headers_mut().insert(http::header::CONTENT_TYPE, value);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// What a server that admits one user answers to root; nothing when it just closes.
+    async fn answered(admitted: u32) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let mut listener = Listener::bind(&path).unwrap();
+        listener.admitted = admitted;
+        let shutdown = Shutdown::new();
+        let handler = |_| async { text(StatusCode::OK, "fine") };
+        let server = tokio::spawn(listener.serve(handler, shutdown.clone()));
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        // A server that closes at once may have done so already.
+        let _ = client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        let mut bytes = Vec::new();
+        let _ = tokio::time::timeout(LIMIT, client.read_to_end(&mut bytes)).await.expect("the server closes");
+        shutdown.cancel();
+        server.await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_the_admitted_user_is_answered() {
+        assert!(answered(process::ROOT).await.ends_with("fine"));
+        assert_eq!(answered(1).await, "");
+    }
 }

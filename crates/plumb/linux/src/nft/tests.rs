@@ -1,7 +1,7 @@
 use super::*;
 use crate::netns::NetNs;
 use ambit_rules::expr::{Expr, NumberKind, Reg, Reject, Verdict};
-use ambit_rules::pod::{Capture, Families, plan_capture, plan_release};
+use ambit_rules::pod::{Capture, Dns, Families, Inbound, plan_capture, plan_release};
 use ambit_rules::{
     Chain, ChainHook, ChainKind, Command, Datum, Element, Family, Hook, Policy, Rule, Set, SetType, Transport,
 };
@@ -37,6 +37,11 @@ fn check_listing(name: &str, batch: &Batch) {
 fn nft_shows_the_rules_as_meant() {
     check_listing("pod-dual.nft", &plan_capture(&Capture::default()));
     check_listing("pod-v4.nft", &plan_capture(&Capture { families: Families::V4, ..Capture::default() }));
+    let variant = |name, capture: Capture| check_listing(name, &plan_capture(&capture));
+    variant("pod-bypass-inbound.nft", Capture { inbound: Inbound::Bypassed, ..Capture::default() });
+    variant("pod-dns-untouched.nft", Capture { dns: Dns::Untouched, ..Capture::default() });
+    let interfaces = ["tap0", "tap1"].map(str::to_owned).to_vec();
+    variant("pod-reroute.nft", Capture { reroute_interfaces: interfaces, ..Capture::default() });
     let mut host = ambit_rules::host::plan_probe_rules(1000, Families::Dual);
     let pod = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
     host.commands.extend(ambit_rules::host::plan_probe_addresses(&pod, "uid-7").commands);

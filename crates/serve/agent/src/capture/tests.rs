@@ -155,7 +155,17 @@ fn bypassed_inbound_connections_reach_the_application() {
 fn inv_06_release_leaves_the_namespace_as_it_was_and_traffic_flows() {
     let mut node = Node::new();
     let pod = node.add_pod();
+    let foreign = "nft add table inet foreign
+        nft add set inet foreign known '{ type ipv4_addr; elements = { 192.0.2.1 }; }'
+        nft add chain inet foreign output '{ type filter hook output priority 0; }'
+        nft add rule inet foreign output ip daddr @known drop
+        ip rule add fwmark 0x7 lookup 107 priority 32000
+        ip route add blackhole 198.51.100.0/24 table 107";
+    pod.netns.run(|| crate::fixture::shell(foreign)).unwrap();
     let before = state(&pod.netns);
+    for theirs in ["table inet foreign", "192.0.2.1", "lookup 107", "198.51.100.0/24"] {
+        assert!(before.contains(theirs), "{theirs} is compared: {before}");
+    }
     remove("shop/web", &pod.netns).expect("nothing is there to remove");
     assert_eq!(state(&pod.netns), before);
     for capture in [Capture::default(), Capture { families: Families::V4, ..Capture::default() }] {
@@ -232,4 +242,24 @@ fn a_pod_s_namespace_is_found_by_its_processes_and_proven_by_its_address() {
         "{}",
         refused("other")
     );
+}
+
+#[test]
+fn looking_at_a_namespace_twice_finds_the_same_and_creates_nothing() {
+    let mut node = Node::new();
+    let pod = node.add_pod();
+    let before = state(&pod.netns);
+    let looked = || {
+        let error = verify("shop/web", &pod.netns, &Capture::default()).unwrap_err();
+        crate::error::with_causes(&error)
+    };
+    let first = looked();
+    assert_eq!(looked(), first);
+    assert_eq!(state(&pod.netns), before);
+    put_in_place("shop/web", &pod.netns, &[pod.address], &Capture::default()).unwrap();
+    let before = state(&pod.netns);
+    for _ in 0..2 {
+        verify("shop/web", &pod.netns, &Capture::default()).unwrap();
+    }
+    assert_eq!(state(&pod.netns), before);
 }

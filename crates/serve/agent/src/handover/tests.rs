@@ -23,12 +23,18 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
+        Self::start_for(ambit_linux::process::ROOT)
+    }
+
+    /// An agent that takes connections of one user only.
+    fn start_for(admitted: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("ztunnel.sock");
         let listener = Listener::bind(&socket).unwrap();
         let (refused_sender, refused) = mpsc::channel(8);
         let (metrics, registry) = Metrics::new();
-        let (handover, owner) = new(refused_sender, metrics);
+        let (handover, mut owner) = new(refused_sender, metrics);
+        owner.admitted = admitted;
         let (gate, shutdown) = (Gate::default(), Shutdown::new());
         let task = tokio::spawn(owner.run(listener, handover.clone(), gate.clone(), shutdown.clone()));
         Self { socket, handover, refused, gate, shutdown, task, registry, _directory: directory }
@@ -292,4 +298,16 @@ async fn no_descriptor_is_kept_of_a_removed_pod() {
     });
     removed.unwrap();
     assert!(weak.upgrade().is_none(), "the namespace is still held");
+}
+
+#[tokio::test]
+async fn another_user_is_told_nothing() {
+    let agent = Agent::start_for(1);
+    agent.gate.open();
+    agent.handover.restore("u1", Some(pod())).await.unwrap();
+    let stranger = Connection::connect(&agent.socket).unwrap();
+    // The agent may have closed already, without reading.
+    let _ = stranger.send(&ZdsHello { version: Version::V1.into() }.encode_to_vec(), None).await;
+    let answer = tokio::time::timeout(LIMIT, stranger.recv(1024)).await.expect("the agent closes");
+    assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
 }
