@@ -1,12 +1,14 @@
 //! Writes events: what happened to an object, for people to read. Never waited for, never load-bearing.
 
+mod correlate;
+
 use crate::error::is_not_found;
 use ambit_api::core::v1::{Event, EventSource, ObjectReference};
 use ambit_api::meta::{MicroTime, ObjectMeta, Time};
-use ambit_runtime::{Clock, Shutdown};
+use ambit_runtime::{Backoff, Clock, Shutdown};
+use correlate::{Correlator, Verdict};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,12 +16,14 @@ use tokio::sync::mpsc;
 
 /// Events that may wait to be written; more are dropped, since an event only informs.
 const WAITING_MAX: usize = 1024;
-/// Events remembered so that a repetition counts up instead of adding an object.
-const REMEMBERED_MAX: usize = 4096;
-/// A repetition within this time is only counted, and written with the next one after it.
-const REPEAT_INTERVAL_SECONDS: i64 = 1;
 /// Time for one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Attempts at a write that got no answer. A refusal is final: it would be refused again.
+const WRITE_ATTEMPTS: u32 = 3;
+/// Wait before the second attempt, doubled before the third.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Time that events which wait at shutdown get to be written.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Whether an event is ordinary or asks for attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,59 +112,82 @@ impl EventRecorder {
         }
     }
 
-    /// Writes what is recorded until `shutdown`. Call it once; a second call returns at once.
+    /// Writes what is recorded until `shutdown`, and then what waits, within a bound. Repetitions are counted in one
+    /// object, similar events are combined, and one object may not flood the server. Call it once; a second call
+    /// returns at once.
     pub async fn run(&self, shutdown: &Shutdown) {
         let receiver = self.inner.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut receiver) = receiver else { return };
-        let mut known = HashMap::new();
-        loop {
-            // Receiving is cancel safe.
-            let occurrence = tokio::select! {
-                () = shutdown.cancelled() => return,
-                occurrence = receiver.recv() => occurrence,
-            };
-            let Some(occurrence) = occurrence else { return };
-            let write = tokio::time::timeout(WRITE_DEADLINE, self.write(&mut known, occurrence));
-            let outcome = tokio::select! {
-                () = shutdown.cancelled() => return,
-                outcome = write => outcome,
-            };
-            match outcome {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "cannot write an event"),
-                Err(_) => tracing::debug!("no answer when writing an event"),
+        let mut correlator = Correlator::new();
+        let mut begun = None;
+        // Receiving is cancel safe; a write that is broken off by shutdown is begun anew below.
+        let working = async {
+            while let Some(occurrence) = receiver.recv().await {
+                let verdict = correlator.judge(occurrence, Clock.now());
+                begun = Some(verdict.clone());
+                self.carry_out(&mut correlator, &verdict).await;
+                begun = None;
             }
+        };
+        tokio::select! {
+            () = working => return,
+            () = shutdown.cancelled() => {}
+        }
+        receiver.close();
+        let flush = async {
+            if let Some(verdict) = begun {
+                self.carry_out(&mut correlator, &verdict).await;
+            }
+            while let Some(occurrence) = receiver.recv().await {
+                let verdict = correlator.judge(occurrence, Clock.now());
+                self.carry_out(&mut correlator, &verdict).await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_DEADLINE, flush).await.is_err() {
+            tracing::debug!("dropped events that could not be written before the end");
         }
     }
 
-    async fn write(
-        &self,
-        known: &mut HashMap<Occurrence, Known>,
-        what: Occurrence,
-    ) -> Result<(), kube::Error> {
+    async fn carry_out(&self, correlator: &mut Correlator, verdict: &Verdict) {
+        let mut retries = Backoff::new(RETRY_DELAY, RETRY_DELAY * 2);
+        for _ in 0..WRITE_ATTEMPTS {
+            match tokio::time::timeout(WRITE_DEADLINE, self.write(correlator, verdict)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error @ kube::Error::Api(_))) => {
+                    tracing::debug!(%error, "an event was refused");
+                    return;
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "cannot write an event"),
+                Err(_) => tracing::debug!("no answer when writing an event"),
+            }
+            tokio::time::sleep(retries.next_delay()).await;
+        }
+    }
+
+    async fn write(&self, correlator: &mut Correlator, verdict: &Verdict) -> Result<(), kube::Error> {
+        let (what, known) = match verdict {
+            Verdict::Spam => return Ok(()),
+            Verdict::New(what) => (what, None),
+            Verdict::Again { name, count, what } => (what, Some((name, *count))),
+        };
         let now = Clock.timestamp();
         // Events about cluster-scoped objects live in `default`, as upstream's do.
         let namespace = what.object.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let api: Api<Event> = Api::namespaced(self.inner.client.clone(), &namespace);
-        if let Some(seen) = known.get_mut(&what) {
-            seen.count = seen.count.saturating_add(1);
-            if now.as_second() - seen.written.as_second() < REPEAT_INTERVAL_SECONDS {
-                return Ok(());
-            }
-            seen.written = now;
-            let patch = serde_json::json!({ "count": seen.count, "lastTimestamp": Time(now) });
-            match api.patch(&seen.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        if let Some((name, count)) = known {
+            let patch =
+                serde_json::json!({ "count": count, "message": what.message, "lastTimestamp": Time(now) });
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                // The event has expired: it is told anew, with the count it had.
                 Err(error) if is_not_found(&error) => {}
                 other => return other.map(drop),
             }
         }
+        let count = known.map_or(1, |(_, count)| count);
         let name = format!("{}.{:x}", what.object.name.as_deref().unwrap_or("unnamed"), now.as_nanosecond());
-        let event = self.to_event(&what, namespace, name.clone());
+        let event = Event { count: Some(count), ..self.to_event(what, namespace, name.clone()) };
         api.create(&PostParams::default(), &event).await?;
-        if known.len() >= REMEMBERED_MAX {
-            forget_oldest(known);
-        }
-        known.insert(what, Known { name, count: 1, written: now });
+        correlator.written(what, name, count);
         Ok(())
     }
 
@@ -181,7 +208,6 @@ impl EventRecorder {
             type_: Some(what.kind.as_str().to_owned()),
             reason: Some(what.reason.clone()),
             message: Some(what.message.clone()),
-            count: Some(1),
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),
             event_time: None::<MicroTime>,
@@ -194,19 +220,4 @@ impl EventRecorder {
             ..Event::default()
         }
     }
-}
-
-/// An event that was written.
-struct Known {
-    name: String,
-    count: i32,
-    written: jiff::Timestamp,
-}
-
-/// Forgets the older half; a repetition of those becomes an object of its own.
-fn forget_oldest(known: &mut HashMap<Occurrence, Known>) {
-    let mut times: Vec<jiff::Timestamp> = known.values().map(|known| known.written).collect();
-    times.sort_unstable();
-    let limit = times[times.len() / 2];
-    known.retain(|_, known| known.written > limit);
 }
