@@ -54,10 +54,17 @@ pub struct Clusters {
 
 #[derive(Default)]
 struct Inner {
-    /// Which clients are wanted, with a number that tells a replacement from the one before.
-    wanted: Mutex<(u64, BTreeMap<ClusterId, (u64, Client)>)>,
+    wanted: Mutex<Wanted>,
     watchers: RwLock<Vec<Watcher>>,
     wake: Notify,
+}
+
+#[derive(Default)]
+struct Wanted {
+    /// Counts insertions.
+    generation: u64,
+    /// Clients, with the number that tells a replacement from the one before.
+    clients: BTreeMap<ClusterId, (u64, Client)>,
 }
 
 impl fmt::Debug for Clusters {
@@ -75,23 +82,23 @@ impl Clusters {
     /// Adds a cluster, or replaces its client: what the old one showed goes, then what the new one shows comes.
     pub fn insert(&self, id: ClusterId, client: Client) {
         let mut wanted = self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.0 += 1;
-        let generation = wanted.0;
-        wanted.1.insert(id, (generation, client));
+        wanted.generation += 1;
+        let generation = wanted.generation;
+        wanted.clients.insert(id, (generation, client));
         drop(wanted);
         self.inner.wake.notify_one();
     }
 
     /// Removes a cluster with all that it brought.
     pub fn remove(&self, id: &ClusterId) {
-        self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner).1.remove(id);
+        self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner).clients.remove(id);
         self.inner.wake.notify_one();
     }
 
     /// The clusters that are wanted, sorted.
     pub fn ids(&self) -> Vec<ClusterId> {
         let wanted = self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.1.keys().cloned().collect()
+        wanted.clients.keys().cloned().collect()
     }
 
     /// Calls `watcher` on each cluster that comes or goes, on the task of [`Clusters::run`]: it must not block. Call it
@@ -140,7 +147,7 @@ impl Clusters {
         let mut starting = JoinSet::new();
         let mut outcome = Ok(());
         while outcome.is_ok() && !shutdown.is_cancelled() {
-            let wanted = self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner).1.clone();
+            let wanted = self.inner.wanted.lock().unwrap_or_else(PoisonError::into_inner).clients.clone();
             let leaving: Vec<ClusterId> = running
                 .iter()
                 .filter(|(id, cluster)| wanted.get(*id).is_none_or(|(new, _)| *new != cluster.generation))
@@ -155,7 +162,8 @@ impl Clusters {
                 if running.contains_key(&id) {
                     continue;
                 }
-                let cluster = Running { generation, informers: Informers::new(client), stop: shutdown.child_token() };
+                let cluster =
+                    Running { generation, informers: Informers::new(client), stop: shutdown.child_token() };
                 self.tell(&ClusterChange::Joined(id.clone(), cluster.informers.clone()));
                 let (informers, stop) = (cluster.informers.clone(), cluster.stop.clone());
                 running.insert(id.clone(), cluster);

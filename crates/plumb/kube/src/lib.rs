@@ -1,6 +1,7 @@
 //! Informers that start in one place, the work queue and writers, on kube-rs.
 //! It never decides what is to be written.
 
+mod clusters;
 mod decode;
 mod error;
 mod events;
@@ -13,6 +14,7 @@ mod queue_metrics;
 mod selection;
 mod watch;
 
+pub use clusters::{ClusterChange, ClusterId, Clusters, Everywhere};
 pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
 pub use events::{EventRecorder, EventType};
 pub use informer::{Change, Informer, ObjectKey, Synced};

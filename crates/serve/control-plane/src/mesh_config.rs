@@ -4,7 +4,7 @@
 
 use crate::metrics::Metrics;
 use ambit_api::core::v1::ConfigMap;
-use ambit_kube::{Informer, Informers, Next, Query, Queue, QueueSettings};
+use ambit_kube::{Informer, Informers, Next, Query, Queue};
 use ambit_mesh::config::{Content, Decision, Document, MeshConfig, decide};
 use ambit_runtime::{Blocker, Readiness, Shutdown};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -204,7 +204,7 @@ impl MeshConfigKeeper {
         };
         let (shared, primary) = (sources.shared_name().map(follow), follow(&sources.primary_name()));
         let all = || shared.iter().chain([&primary]);
-        let settings = QueueSettings::new("mesh-config").workers(1);
+        let settings = metrics.queue("mesh-config").workers(1);
         let queue = Queue::with(settings.after(all().map(Informer::synced)));
         for informer in all() {
             let queue = queue.clone();

@@ -1,6 +1,7 @@
 //! Metrics of the control plane.
 
 use crate::snapshot::Snapshot;
+use ambit_kube::{QueueMetrics, QueueSettings};
 use ambit_names::type_url;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -36,10 +37,12 @@ pub(crate) struct Metrics {
     faults: Counter,
     mesh_config_faults: Gauge,
     mesh_config_in_force: Gauge,
+    queues: QueueMetrics,
 }
 
 impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
+        self.queues.register(registry);
         let of = registry.sub_registry_with_prefix("ambit_control_plane");
         of.register("streams", "Open discovery streams", self.streams.clone());
         of.register("responses", "Discovery responses sent", self.responses.clone());
@@ -52,6 +55,11 @@ impl Metrics {
         of.register("mesh_config_faults", "Faults of the mesh configuration as it is now", faults);
         let in_force = self.mesh_config_in_force.clone();
         of.register("mesh_config_in_force", "1 if a mesh configuration is in force, else 0", in_force);
+    }
+
+    /// Settings of a work queue that shows here under its name.
+    pub(crate) fn queue<K>(&self, name: &'static str) -> QueueSettings<K> {
+        QueueSettings::new(name).metrics(&self.queues)
     }
 
     /// Counts a stream as open until the guard is dropped.

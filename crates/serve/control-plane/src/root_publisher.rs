@@ -1,5 +1,6 @@
 //! Publishes the root certificate to every namespace.
 
+use crate::metrics::Metrics;
 use ambit_api::core::v1::{ConfigMap, Namespace};
 use ambit_kube::{Informer, Informers, Next, Query, Queue, is_already_exists, is_not_found};
 use ambit_runtime::Shutdown;
@@ -25,10 +26,10 @@ pub(crate) struct RootPublisher {
 
 impl RootPublisher {
     /// Follows namespaces and their ConfigMaps from now on.
-    pub(crate) fn new(informers: &Informers, namespaces: Informer<Namespace>) -> Self {
+    pub(crate) fn new(informers: &Informers, namespaces: Informer<Namespace>, metrics: &Metrics) -> Self {
         let config_maps: Informer<ConfigMap> =
             informers.informer(Query::all().fields(format!("metadata.name={CONFIG_MAP}")));
-        let queue = Queue::new("root-publisher");
+        let queue = Queue::with(metrics.queue("root-publisher"));
         let adds = queue.clone();
         namespaces.on_change(move |change| {
             adds.add(change.latest().metadata.name.clone().unwrap_or_default());

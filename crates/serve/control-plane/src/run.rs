@@ -169,7 +169,7 @@ impl Parts {
         };
         let pending = Pending::default();
         pending.follow(&sources);
-        let (conditions, queue) = (Conditions::default(), Queue::new("policy-status"));
+        let (conditions, queue) = (Conditions::default(), Queue::with(metrics.queue("policy-status")));
         let adds = queue.clone();
         let on_condition = move |policy: &_| adds.add(ambit_mesh::ObjectName::clone(policy));
         Self {
@@ -181,7 +181,7 @@ impl Parts {
                 on_condition,
             ),
             pods: PodIndex::follow(sources.pods),
-            publisher: RootPublisher::new(informers, sources.namespaces),
+            publisher: RootPublisher::new(informers, sources.namespaces, &metrics),
             status: StatusWriter {
                 client: informers.client().clone(),
                 policies: sources.authorization_policies,

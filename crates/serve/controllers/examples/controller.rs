@@ -10,8 +10,8 @@ use ambit_api::core::v1::{ConfigMap, Namespace};
 use ambit_api::meta::ObjectMeta;
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_kube::{
-    ElectionSettings, Ended, EventRecorder, EventType, Informer, Informers, LeaderElection, Next, Query,
-    Queue, QueueMetrics, QueueSettings, is_already_exists, is_not_found,
+    EventRecorder, EventType, Informer, Informers, LeaderElection, LeaderSettings, Next, Query, Queue,
+    QueueMetrics, QueueSettings, is_already_exists, is_not_found,
 };
 use ambit_runtime::{Readiness, Shutdown, TaskGroup};
 use ambit_trust::pki::ClusterPki;
@@ -143,32 +143,36 @@ fn describe(effect: &Effect) -> String {
 }
 
 /// The role: puts the parts together, stands for election, works, and leaves nothing running.
-async fn run(client: Client, metrics: &QueueMetrics, stop: &Shutdown) -> Result<Ended, Box<dyn Error>> {
+async fn run(client: Client, metrics: &QueueMetrics, stop: &Shutdown) -> Result<(), Box<dyn Error>> {
     let election = LeaderElection::new(
         client.clone(),
-        ElectionSettings::new("default", NAME, format!("example_{}", std::process::id())),
+        LeaderSettings::new("default", NAME, format!("example_{}", std::process::id())),
     )?;
-    let work = async |stop: Shutdown| {
-        println!("controller: became the leader");
-        let informers = Informers::new(client.clone());
-        let controller = TeamController::new(&informers, metrics);
-        let mut tasks = TaskGroup::<std::io::Error>::new(stop.clone());
-        let (events, until) = (controller.events.clone(), stop.clone());
-        tasks.spawn("events", async move {
-            events.run(&until).await;
-            Ok(())
-        });
-        if informers.run_and_wait(&stop).await.is_ok() {
-            controller.run(&stop).await;
-        }
-        if let Err(error) = tasks.join().await {
-            println!("controller: a task failed: {error}");
-        }
-        if let Err(error) = informers.join().await {
-            println!("controller: {error}");
-        }
-    };
-    Ok(election.run(work, stop).await)
+    let work = |stop: Shutdown| lead(client.clone(), metrics, stop);
+    election.run(work, stop).await;
+    Ok(())
+}
+
+/// One term as the leader. The views are built anew for each: what was seen in an earlier term may be long untrue.
+async fn lead(client: Client, metrics: &QueueMetrics, stop: Shutdown) {
+    println!("controller: became the leader");
+    let informers = Informers::new(client);
+    let controller = TeamController::new(&informers, metrics);
+    let mut tasks = TaskGroup::<std::io::Error>::new(stop.clone());
+    let (events, until) = (controller.events.clone(), stop.clone());
+    tasks.spawn("events", async move {
+        events.run(&until).await;
+        Ok(())
+    });
+    if informers.run_and_wait(&stop).await.is_ok() {
+        controller.run(&stop).await;
+    }
+    if let Err(error) = tasks.join().await {
+        println!("controller: a task failed: {error}");
+    }
+    if let Err(error) = informers.join().await {
+        println!("controller: {error}");
+    }
 }
 
 /// What a user does, step by step.
@@ -248,7 +252,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         stop.cancel();
         shown
     });
-    println!("controller: ended: {:?}", ended?);
+    ended?;
+    println!("controller: gave the lease up and ended");
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     for line in text.lines().filter(|line| line.starts_with("workqueue") && !line.contains("_bucket")) {

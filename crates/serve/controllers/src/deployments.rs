@@ -24,7 +24,7 @@ pub(crate) struct Deployments {
 
 impl Deployments {
     pub(crate) fn new(views: &Views, workers: usize, events: EventRecorder) -> Self {
-        let queue = Queue::with_workers("deployments", workers);
+        let queue = views.queue("deployments", workers);
         views.deployments.on_change({
             let queue = queue.clone();
             move |change: &Change<Deployment>| queue.add(ObjectKey::of(change.latest().as_ref()))

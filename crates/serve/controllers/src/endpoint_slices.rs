@@ -29,7 +29,7 @@ pub(crate) struct EndpointSlices {
 
 impl EndpointSlices {
     pub(crate) fn new(views: &Views, workers: usize) -> Self {
-        let queue = Queue::with_workers("endpoint slices", workers);
+        let queue = views.queue("endpoint slices", workers);
         let ledger = Ledger::new();
         views.services.on_change({
             let (queue, ledger) = (queue.clone(), ledger.clone());

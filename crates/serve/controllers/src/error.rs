@@ -6,6 +6,15 @@ use ambit_runtime::tasks::TaskError;
 /// Why controllers stopped, or why one piece of work has to be tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Metrics cannot be served.
+    #[error("cannot serve metrics on {address}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
     /// The informers stopped.
     #[error("the controllers' view of the cluster stopped")]
     Informers(#[source] InformerError),

@@ -47,7 +47,7 @@ pub(crate) struct Garbage {
 
 impl Garbage {
     pub(crate) fn new(views: &Views, workers: usize) -> Self {
-        let queue = Queue::with_workers("garbage", workers);
+        let queue = views.queue("garbage", workers);
         let graph = SharedGraph::default();
         let client = views.client.clone();
         let monitors = Monitors::new(client.clone(), graph.clone(), queue.clone());

@@ -17,8 +17,10 @@ mod views;
 
 pub use error::Error;
 
-use ambit_kube::{EventRecorder, Informers};
-use ambit_runtime::{Readiness, Shutdown, TaskGroup};
+use ambit_kube::{EventRecorder, Informers, QueueMetrics};
+use ambit_runtime::{Readiness, Shutdown, TaskGroup, endpoint};
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
 use std::time::Duration;
 use views::Views;
 
@@ -31,18 +33,20 @@ pub struct Settings {
     pub workers: usize,
     /// Silence after which a node counts as gone. Upstream's default is 50 s, with a lease renewed every 10 s.
     pub node_grace: Duration,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { root_ca_pem: String::new(), workers: 8, node_grace: Duration::from_secs(50) }
+        Self { root_ca_pem: String::new(), workers: 8, node_grace: Duration::from_secs(50), metrics: None }
     }
 }
 
 /// Runs all controllers until `shutdown`. Ready once every view has synced and the queues are served.
 ///
 /// # Errors
-/// An informer or a controller stopped by itself, which only a fault of this program causes: failing writes and an
+/// The address of metrics cannot be listened on; or an informer or a controller stopped by itself, which only a fault of this program causes: failing writes and an
 /// unreachable server are retried for ever.
 pub async fn run(
     settings: Settings,
@@ -53,8 +57,12 @@ pub async fn run(
     let starting = readiness.block("controllers");
     let mut tasks = TaskGroup::new(shutdown.child_token());
     let stop = tasks.shutdown().clone();
+    let queues = QueueMetrics::default();
+    if let Some(address) = settings.metrics {
+        serve_metrics(address, &queues, &mut tasks).await?;
+    }
     let informers = Informers::new(client.clone());
-    let views = Views::new(&informers);
+    let views = Views::new(&informers, queues);
     start(&settings, &views, &mut tasks);
     let garbage = garbage::Garbage::new(&views, settings.workers);
     match informers.run_and_wait(&stop).await {
@@ -63,7 +71,6 @@ pub async fn run(
         Err(_) if shutdown.is_cancelled() || stop.is_cancelled() => {}
         Err(error) => return Err(Error::Informers(error)),
     }
-    views.release_controllers();
     tasks.spawn("garbage", {
         let stop = stop.clone();
         async move {
@@ -76,7 +83,7 @@ pub async fn run(
     outcome
 }
 
-/// Starts every controller but the garbage collector; they wait until the views have synced.
+/// Starts every controller but the garbage collector; their queues wait until the views have synced.
 fn start(settings: &Settings, views: &Views, tasks: &mut TaskGroup<Error>) {
     let workers = settings.workers;
     let recorder = |tasks: &mut TaskGroup<Error>, component: &str| {
@@ -90,37 +97,44 @@ fn start(settings: &Settings, views: &Views, tasks: &mut TaskGroup<Error>) {
     };
     let events = recorder(tasks, "replicaset-controller");
     let replica_sets = replica_sets::ReplicaSets::new(views, workers, events);
-    spawn(tasks, views, "replica sets", async move |stop| replica_sets.run(&stop).await);
+    spawn(tasks, "replica sets", async move |stop| replica_sets.run(&stop).await);
     let events = recorder(tasks, "deployment-controller");
     let deployments = deployments::Deployments::new(views, workers, events);
-    spawn(tasks, views, "deployments", async move |stop| deployments.run(&stop).await);
+    spawn(tasks, "deployments", async move |stop| deployments.run(&stop).await);
     let slices = endpoint_slices::EndpointSlices::new(views, workers);
-    spawn(tasks, views, "endpoint slices", async move |stop| slices.run(&stop).await);
+    spawn(tasks, "endpoint slices", async move |stop| slices.run(&stop).await);
     let namespaces = namespaces::Namespaces::new(views, workers);
-    spawn(tasks, views, "namespaces", async move |stop| namespaces.run(&stop).await);
+    spawn(tasks, "namespaces", async move |stop| namespaces.run(&stop).await);
     let defaults = namespace_defaults::NamespaceDefaults::new(views, workers, settings.root_ca_pem.clone());
-    spawn(tasks, views, "namespace defaults", async move |stop| defaults.run(&stop).await);
+    spawn(tasks, "namespace defaults", async move |stop| defaults.run(&stop).await);
     let events = recorder(tasks, "default-scheduler");
     let scheduler = scheduler::Scheduler::new(views, workers, events);
-    spawn(tasks, views, "scheduler", async move |stop| scheduler.run(&stop).await);
+    spawn(tasks, "scheduler", async move |stop| scheduler.run(&stop).await);
     let events = recorder(tasks, "node-controller");
     let nodes = nodes::Nodes::new(views, workers, settings.node_grace, events);
-    spawn(tasks, views, "nodes", async move |stop| nodes.run(&stop).await);
+    spawn(tasks, "nodes", async move |stop| nodes.run(&stop).await);
 }
 
-/// Nothing is processed before every view has synced: half a view would look like deletions.
-fn spawn<F, W>(tasks: &mut TaskGroup<Error>, views: &Views, name: &'static str, work: F)
+fn spawn<F, W>(tasks: &mut TaskGroup<Error>, name: &'static str, work: F)
 where
     F: FnOnce(Shutdown) -> W + Send + 'static,
     W: Future<Output = ()> + Send,
 {
-    let (stop, released) = (tasks.shutdown().clone(), views.released());
+    let stop = tasks.shutdown().clone();
     tasks.spawn(name, async move {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = released.cancelled() => {}
-        }
         work(stop).await;
         Ok(())
     });
+}
+
+async fn serve_metrics(
+    address: SocketAddr,
+    queues: &QueueMetrics,
+    tasks: &mut TaskGroup<Error>,
+) -> Result<(), Error> {
+    let listener = endpoint::listen(address).await.map_err(|source| Error::Listen { address, source })?;
+    let mut registry = Registry::default();
+    queues.register(&mut registry);
+    spawn(tasks, "metrics", move |stop| endpoint::serve(listener, endpoint::metrics(registry), stop));
+    Ok(())
 }

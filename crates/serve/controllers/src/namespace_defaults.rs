@@ -19,7 +19,7 @@ pub(crate) struct NamespaceDefaults {
 
 impl NamespaceDefaults {
     pub(crate) fn new(views: &Views, workers: usize, root_ca_pem: String) -> Self {
-        let queue: Queue<String> = Queue::with_workers("namespace defaults", workers);
+        let queue: Queue<String> = views.queue("namespace defaults", workers);
         views.namespaces.on_change({
             let queue = queue.clone();
             move |change: &Change<Namespace>| queue.add(change.latest().name_any())

@@ -25,7 +25,7 @@ pub(crate) struct Namespaces {
 
 impl Namespaces {
     pub(crate) fn new(views: &Views, workers: usize) -> Self {
-        let queue: Queue<String> = Queue::with_workers("namespaces", workers);
+        let queue: Queue<String> = views.queue("namespaces", workers);
         views.namespaces.on_change({
             let queue = queue.clone();
             move |change: &Change<Namespace>| {

@@ -28,7 +28,7 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) fn new(views: &Views, workers: usize, grace: Duration, events: EventRecorder) -> Self {
-        let queue: Queue<String> = Queue::with_workers("nodes", workers);
+        let queue: Queue<String> = views.queue("nodes", workers);
         views.nodes.on_change({
             let queue = queue.clone();
             move |change: &Change<Node>| queue.add(change.latest().name_any())

@@ -27,7 +27,7 @@ pub(crate) struct ReplicaSets {
 
 impl ReplicaSets {
     pub(crate) fn new(views: &Views, workers: usize, events: EventRecorder) -> Self {
-        let queue = Queue::with_workers("replica sets", workers);
+        let queue = views.queue("replica sets", workers);
         let ledger = Ledger::new();
         views.replica_sets.on_change({
             let (queue, ledger) = (queue.clone(), ledger.clone());

@@ -25,7 +25,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(views: &Views, workers: usize, events: EventRecorder) -> Self {
-        let queue = Queue::with_workers("scheduler", workers);
+        let queue = views.queue("scheduler", workers);
         views.pods.on_change({
             let queue = queue.clone();
             move |change: &Change<Pod>| {

@@ -4,10 +4,11 @@ use ambit_api::apps::v1::{Deployment, ReplicaSet};
 use ambit_api::coordination::v1::Lease;
 use ambit_api::core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount};
 use ambit_api::discovery::v1::EndpointSlice;
-use ambit_kube::{Informer, Informers, Query};
-use ambit_runtime::Shutdown;
+use ambit_kube::{Informer, Informers, Query, Queue, QueueMetrics, QueueSettings, Synced};
 use ambit_workloads::{node_health, root_ca, service_account};
 use kube::Client;
+use std::fmt::Debug;
+use std::hash::Hash;
 
 /// One view per kind; every controller reads the same ones.
 #[derive(Clone)]
@@ -26,11 +27,11 @@ pub(crate) struct Views {
     pub(crate) service_accounts: Informer<ServiceAccount>,
     /// ConfigMaps with the root certificate only.
     pub(crate) root_cas: Informer<ConfigMap>,
-    released: Shutdown,
+    queues: QueueMetrics,
 }
 
 impl Views {
-    pub(crate) fn new(informers: &Informers) -> Self {
+    pub(crate) fn new(informers: &Informers, queues: QueueMetrics) -> Self {
         let named = |name: &str| Query::all().fields(format!("metadata.name={name}"));
         Self {
             client: informers.client().clone(),
@@ -44,16 +45,28 @@ impl Views {
             leases: informers.informer(Query::all().namespace(node_health::LEASE_NAMESPACE)),
             service_accounts: informers.informer(named(service_account::NAME)),
             root_cas: informers.informer(named(root_ca::NAME)),
-            released: Shutdown::new(),
+            queues,
         }
     }
 
-    /// Cancelled when every view has synced.
-    pub(crate) fn released(&self) -> Shutdown {
-        self.released.clone()
+    /// A queue that hands out nothing before every view has synced: half a view would look like deletions.
+    pub(crate) fn queue<K: Clone + Eq + Hash + Debug>(&self, name: &'static str, workers: usize) -> Queue<K> {
+        let settings = QueueSettings::new(name).workers(workers).after(self.synced()).metrics(&self.queues);
+        Queue::with(settings)
     }
 
-    pub(crate) fn release_controllers(&self) {
-        self.released.cancel();
+    fn synced(&self) -> [Synced; 10] {
+        [
+            self.namespaces.synced(),
+            self.pods.synced(),
+            self.services.synced(),
+            self.slices.synced(),
+            self.replica_sets.synced(),
+            self.deployments.synced(),
+            self.nodes.synced(),
+            self.leases.synced(),
+            self.service_accounts.synced(),
+            self.root_cas.synced(),
+        ]
     }
 }

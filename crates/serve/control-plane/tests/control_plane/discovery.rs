@@ -64,6 +64,7 @@ async fn resources_follow_the_cluster() {
     for line in ["ambit_control_plane_streams 1", "ambit_control_plane_responses_total{type=\"address\"} 1"] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
+    assert!(metrics.contains("workqueue_adds_total{name=\"root-publisher\"}"), "{metrics}");
     let why = ask(&control_plane, "/debug/collections/why/addresses/Pod/demo/web").await;
     assert!(why.contains(r#""collection":"pods","key":"demo/web""#), "{why}");
 
