@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What is to be written. Deciding and writing are apart, so that every decision can be tested without a cluster.
 #[derive(Debug, PartialEq)]
 enum Effect {
-    Create(ConfigMap),
+    Create(Box<ConfigMap>),
     /// Somebody else changed it.
     Restore(BTreeMap<String, String>),
     Delete,
@@ -48,11 +48,11 @@ fn reconcile(namespace: Option<&Namespace>, map: Option<&ConfigMap>) -> Option<E
     let Some(team) = namespace.labels().get(LABEL) else { return map.map(|_| Effect::Delete) };
     let wanted = BTreeMap::from([("team".to_owned(), team.clone())]);
     match map {
-        None => Some(Effect::Create(ConfigMap {
+        None => Some(Effect::Create(Box::new(ConfigMap {
             metadata: ObjectMeta { name: Some(CONFIG_MAP.to_owned()), ..ObjectMeta::default() },
             data: Some(wanted),
             ..ConfigMap::default()
-        })),
+        }))),
         Some(map) if map.data.as_ref() == Some(&wanted) => None,
         Some(_) => Some(Effect::Restore(wanted)),
     }
