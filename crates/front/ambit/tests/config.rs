@@ -1,10 +1,11 @@
 //! `ambit config` as its users run it.
 
+use ambit_runtime::Clock;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Long enough for any machine; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,10 +73,10 @@ impl Drop for Server {
 }
 
 fn server(folder: &Path) -> (Server, String) {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let kubeconfig = folder.join("kubeconfig").to_str().unwrap().to_owned();
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|probe| probe.local_addr()).expect("a free port");
+    let kubeconfig = folder.join("kubeconfig").display().to_string();
     let arguments = ["apiserver", "--listen", &free.to_string(), "--write-kubeconfig", &kubeconfig];
-    let child = ambit(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    let child = ambit(&arguments).stderr(Stdio::null()).spawn().expect("it starts");
     (Server(child), kubeconfig)
 }
 
@@ -90,9 +91,9 @@ fn show_tells_what_is_in_force_and_where_it_comes_from() {
         let arguments = [&["config", "show", "--kubeconfig", &kubeconfig], more].concat();
         ambit(&arguments).output().unwrap()
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Clock.now() + PATIENCE;
     while !show(&[]).status.success() {
-        assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&show(&[]).stderr));
+        assert!(Clock.now() < deadline, "{}", String::from_utf8_lossy(&show(&[]).stderr));
     }
     check(&show(&[]), 0, &["trustDomain: cluster.local\n"]);
     let origins = show(&["--origin", "--mesh-config", file]);
