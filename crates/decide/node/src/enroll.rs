@@ -1,5 +1,10 @@
 //! Whether and how a pod is captured, and what of it has to change.
 
+pub mod selector;
+pub mod state;
+
+use self::selector::{Selected, Selectors};
+
 use ambit_api::core::v1::{Namespace, Pod};
 use ambit_names::{annotation, dataplane_mode, label, redirection};
 use ambit_rules::pod::{Capture, Dns, Families, Inbound};
@@ -8,12 +13,14 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// What the agent was told about the capture of pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// Namespace of the mesh's own pods.
     pub system_namespace: String,
     /// Namespaces whose pods are never captured.
     pub excluded_namespaces: BTreeSet<String>,
+    /// Which pods are captured, in place of the label `istio.io/dataplane-mode`.
+    pub selectors: Option<Selectors>,
     /// Whether DNS is captured where the pod does not say.
     pub dns: Dns,
     /// Address families that are captured.
@@ -41,6 +48,10 @@ pub enum Reason {
     PodLabelNone,
     /// Neither the pod nor its namespace is labelled.
     NotLabelled,
+    /// The agent's selectors take it.
+    Selected,
+    /// None of the agent's selectors takes it.
+    NotSelected,
 }
 
 impl fmt::Display for Reason {
@@ -57,6 +68,8 @@ impl fmt::Display for Reason {
             Reason::NotLabelled => {
                 "neither the pod nor its namespace is labelled istio.io/dataplane-mode=ambient"
             }
+            Reason::Selected => "the pod and its namespace match the agent's enablement selectors",
+            Reason::NotSelected => "the pod and its namespace match none of the agent's enablement selectors",
         })
     }
 }
@@ -76,6 +89,14 @@ pub enum Decision {
 pub fn decide(pod: &Pod, namespace: Option<&Namespace>, policy: &Policy) -> Decision {
     if let Some(reason) = never(pod, policy) {
         return Decision::LeaveAlone(reason);
+    }
+    if let Some(selectors) = &policy.selectors {
+        let of_namespace = namespace.map(|namespace| namespace.metadata.labels.as_ref());
+        return match selectors.select(pod.metadata.labels.as_ref(), of_namespace) {
+            Selected::Yes => Decision::Capture(Reason::Selected),
+            Selected::No => Decision::LeaveAlone(Reason::NotSelected),
+            Selected::Unknown => Decision::Unknown,
+        };
     }
     match mode(pod.metadata.labels.as_ref()) {
         Some(dataplane_mode::NONE) => return Decision::LeaveAlone(Reason::PodLabelNone),

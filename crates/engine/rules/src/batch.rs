@@ -89,7 +89,7 @@ impl Hook {
         }
     }
 
-    const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Hook::Prerouting => "prerouting",
             Hook::Input => "input",

@@ -23,6 +23,8 @@ impl Reg {
 /// Facts about a packet (`meta`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meta {
+    /// Protocol of the frame's payload (its EtherType), network byte order.
+    EtherType,
     /// Packet mark, host byte order.
     Mark,
     /// Name of the input interface, 16 bytes padded with zeros.
@@ -40,6 +42,7 @@ pub enum Meta {
 impl Meta {
     pub(crate) const fn number(self) -> u32 {
         match self {
+            Meta::EtherType => 1,
             Meta::Mark => 3,
             Meta::InputName => 6,
             Meta::OutputName => 7,
@@ -51,6 +54,7 @@ impl Meta {
 
     const fn word(self) -> &'static str {
         match self {
+            Meta::EtherType => "protocol",
             Meta::Mark => "mark",
             Meta::InputName => "iifname",
             Meta::OutputName => "oifname",

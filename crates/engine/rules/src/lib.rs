@@ -6,6 +6,7 @@ pub mod expr;
 pub mod host;
 pub mod netlink;
 pub mod pod;
+pub mod quarantine;
 pub mod rule;
 pub mod service;
 

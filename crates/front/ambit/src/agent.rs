@@ -33,6 +33,7 @@ pub(crate) async fn run(args: cli::Agent) -> Result<()> {
 fn settings(args: &cli::Agent) -> Result<ambit_agent::Settings> {
     let name =
         args.node_name.clone().context("the node's name is not known: set --node-name or NODE_NAME")?;
+    let selectors = args.enablement_selector.as_deref().filter(|text| !text.trim().is_empty());
     Ok(ambit_agent::Settings {
         run_dir: args.run_dir.clone(),
         handover_socket: args.handover_socket.clone(),
@@ -44,8 +45,21 @@ fn settings(args: &cli::Agent) -> Result<ambit_agent::Settings> {
         metrics: args.metrics,
         probe_uid: args.probe_uid,
         release_on_stop: args.release_on_stop,
+        selectors: selectors.map(enablement).transpose()?,
+        uncaptured: match args.uncaptured {
+            cli::Uncaptured::LetBe => ambit_agent::Uncaptured::LetBe,
+            cli::Uncaptured::KeptOff => ambit_agent::Uncaptured::KeptOff,
+        },
         ..ambit_agent::Settings::new(name)
     })
+}
+
+/// The selectors in a setting's text.
+fn enablement(text: &str) -> Result<ambit_agent::Selectors> {
+    let list: serde_json::Value =
+        serde_saphyr::from_str(text).context("the enablement selectors are not YAML")?;
+    ambit_agent::Selectors::parse(&list)
+        .map_err(|fault| anyhow!("the enablement selectors are wrong: {fault}"))
 }
 
 /// Releases all pods, verifies it, and only then takes the plugin away, so that none is left behind captured.

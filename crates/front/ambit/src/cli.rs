@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Proxy,
     /// Check and show the mesh configuration.
     Config(Config),
+    /// Show the capture state of this node's pods, and why it is so.
+    Status(Status),
     /// Pack and import container images.
     Image(Image),
 }
@@ -353,6 +355,13 @@ pub(crate) struct Agent {
     /// Release all pods at the end instead of leaving them captured for the next agent.
     #[arg(long)]
     pub(crate) release_on_stop: bool,
+    /// Which pods are captured, in place of the label istio.io/dataplane-mode: a YAML list of {podSelector,
+    /// namespaceSelector}.
+    #[arg(long, env = "AMBIENT_ENABLEMENT_SELECTOR", value_name = "YAML")]
+    pub(crate) enablement_selector: Option<String>,
+    /// What becomes of running pods that are to be captured, while they are not.
+    #[arg(long, default_value = "kept-off", value_name = "WHAT")]
+    pub(crate) uncaptured: Uncaptured,
     /// Capture the pods' DNS as well, for a node proxy that answers it.
     #[arg(long, env = "AMBIENT_DNS_CAPTURE")]
     pub(crate) dns_capture: bool,
@@ -461,6 +470,41 @@ fn only_chained(text: &str) -> Result<bool, String> {
                 .to_owned())
         }
     }
+}
+
+/// What becomes of running pods that are to be captured, while they are not.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Uncaptured {
+    /// The node drops their traffic.
+    KeptOff,
+    /// They use the network past the mesh.
+    LetBe,
+}
+
+/// `ambit status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Show only these pods. Default: all pods of the node.
+    #[arg(value_name = "[NAMESPACE/]POD")]
+    pub(crate) pods: Vec<String>,
+    /// Show only pods of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// As what they are shown.
+    #[arg(short, long, default_value = "table", value_name = "FORMAT")]
+    pub(crate) output: StatusFormat,
+    /// Address and port of the agent's health.
+    #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::AGENT_HEALTH)), value_name = "ADDR:PORT")]
+    pub(crate) agent: SocketAddr,
+}
+
+/// As what capture states are shown.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum StatusFormat {
+    /// One line per pod.
+    Table,
+    /// What the agent answers.
+    Json,
 }
 
 /// `ambit image`.

@@ -12,6 +12,7 @@ mod parts;
 mod preflight;
 mod proxy_settings;
 mod roles;
+mod status;
 mod up;
 
 use clap::Parser;
@@ -46,6 +47,7 @@ fn run(command: cli::Command) -> anyhow::Result<ExitCode> {
             cli::Command::Agent(args) => agent::run(args).await,
             cli::Command::Proxy => roles::proxy().await,
             cli::Command::Config(args) => return config::run(args.action).await,
+            cli::Command::Status(args) => return status::run(args).await,
             cli::Command::Image(args) => image::run(args.action).await,
         }
         .map(|()| ExitCode::SUCCESS)

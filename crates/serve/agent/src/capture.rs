@@ -1,14 +1,12 @@
 //! Work inside the network namespaces of pods: proof of whose they are, rules, routes, and their removal.
 
 use crate::Error;
-use ambit_linux::netns::{NetNs, NetNsId};
-use ambit_linux::{nft, process, route};
+use ambit_linux::netns::NetNs;
+use ambit_linux::{nft, route};
 use ambit_rules::pod::{Capture, Families, plan_capture, plan_release, plan_routes, tables};
 use ambit_rules::{Batch, Family};
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for work in one namespace. The kernel answers within milliseconds; this is for a machine in trouble.
@@ -125,51 +123,6 @@ fn not_in_place(object: &str, expected: &str, found: &str) -> ambit_linux::Error
         object: object.to_owned(),
         expected: expected.to_owned(),
         found: found.to_owned(),
-    }
-}
-
-/// Where to look for the processes of pods.
-#[derive(Debug, Clone)]
-pub(crate) struct Finder {
-    pub(crate) proc_root: Arc<Path>,
-    pub(crate) node: NetNsId,
-}
-
-/// Processes of pods at one moment.
-pub(crate) struct Found {
-    finder: Finder,
-    processes: Vec<process::PodProcess>,
-}
-
-impl Finder {
-    /// Looks at all processes once.
-    pub(crate) fn scan(&self) -> Result<Found, Error> {
-        let processes = process::pod_processes(&self.proc_root, self.node)
-            .map_err(Error::kernel("look for the processes of pods"))?;
-        Ok(Found { finder: self.clone(), processes })
-    }
-}
-
-impl Found {
-    /// The namespace of a pod's oldest process that holds one of the pod's addresses. `pod` is for messages.
-    pub(crate) fn namespace(&self, pod: &str, uid: &str, addresses: &[IpAddr]) -> Result<NetNs, Error> {
-        let mut tried = HashSet::new();
-        for process in self.processes.iter().filter(|process| process.pod_uid == uid) {
-            if !tried.insert(process.netns) {
-                continue;
-            }
-            let path = process::netns_path(&self.finder.proc_root, process.pid);
-            // A process that has ended since is no reason to give up on the others.
-            let Ok(netns) = NetNs::open(&path) else { continue };
-            if netns.id() == process.netns && is_of(&netns, addresses) {
-                return Ok(netns);
-            }
-        }
-        let pod = pod.to_owned();
-        Err(match tried.is_empty() {
-            true => Error::NoProcess { pod, proc_root: self.finder.proc_root.to_path_buf() },
-            false => Error::NotThePods { pod, addresses: addresses.to_vec() },
-        })
     }
 }
 

@@ -184,17 +184,21 @@ impl Owner {
     }
 
     fn start(&mut self, key: ObjectKey, job: Job) {
-        let (context, entry) = (self.context.clone(), self.entries.remove(&key));
+        let (context, entry, started) = (self.context.clone(), self.entries.remove(&key), key.clone());
         self.running.push(Box::pin(async move {
             let entry = match job {
                 Job::Start { event, asker, reply } => {
                     let (entry, answer) = context.start(&event, asker, entry).await;
-                    let _ = reply.send(answer);
+                    // A pod that a foreign plugin should not have asked for is as it should be.
+                    let problem = answer.as_ref().err().filter(|e| !matches!(e, Error::NotEligible { .. }));
+                    let settled = context.settle(&started, entry.as_ref(), problem).await;
+                    let _ = reply.send(answer.and_then(|answer| settled.map(|()| answer)));
                     entry
                 }
                 Job::Reconcile { key, reply } => {
                     let (entry, outcome) = context.reconcile(&key, entry).await;
-                    let _ = reply.send(outcome);
+                    let settled = context.settle(&key, entry.as_ref(), outcome.as_ref().err()).await;
+                    let _ = reply.send(outcome.and(settled));
                     entry
                 }
                 Job::Check { event, reply } => {
@@ -251,6 +255,9 @@ impl Owner {
     /// The host first: it is the one thing that outlives the pods. Then all pods at once.
     async fn release_all(&mut self) -> Result<(), Error> {
         self.context.probes.uninstall().await?;
+        if let Some(quarantine) = &self.context.quarantine {
+            quarantine.uninstall().await?;
+        }
         let pods: HashSet<ObjectKey> = self.entries.keys().cloned().collect();
         let context = &self.context;
         let all = self.entries.drain().map(|(key, entry)| async move {

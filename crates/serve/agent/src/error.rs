@@ -87,6 +87,18 @@ pub enum Error {
         /// Where processes were looked for.
         proc_root: PathBuf,
     },
+    /// Two namespaces could be the pod's.
+    #[error(
+        "processes of pod {pod} live in two network namespaces that hold its address, {} and {}: \
+         end those that do not belong to it",
+        namespaces[0], namespaces[1]
+    )]
+    TwoNamespaces {
+        /// `namespace/name`.
+        pod: String,
+        /// The namespaces.
+        namespaces: [String; 2],
+    },
     /// The proxy did not take the pod over.
     #[error("pod {pod} was not handed over to the node proxy: {problem}")]
     HandOver {

@@ -3,6 +3,7 @@
 
 mod annotate;
 mod capture;
+mod discovery;
 mod enroll;
 mod error;
 mod events;
@@ -13,15 +14,27 @@ mod http;
 pub mod install;
 mod metrics;
 mod plugin_log;
-mod probes;
+mod pod_set;
 mod run;
+mod status;
 mod work;
 
+pub use ambit_node_plan::enroll::selector::Selectors;
 pub use error::Error;
 pub use run::run;
+pub use status::{NodeStatus, PODS_PATH, PodStatus};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+/// What becomes of running pods that are to be captured, while they are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Uncaptured {
+    /// The node drops their traffic.
+    KeptOff,
+    /// They use the network past the mesh.
+    LetBe,
+}
 
 /// Settings of the agent.
 #[derive(Debug, Clone)]
@@ -40,6 +53,8 @@ pub struct Settings {
     pub system_namespace: String,
     /// Namespaces whose pods are never captured.
     pub excluded_namespaces: Vec<String>,
+    /// Which pods are captured, in place of the label `istio.io/dataplane-mode`.
+    pub selectors: Option<Selectors>,
     /// Whether DNS is captured where the pod does not say.
     pub dns_capture: bool,
     /// Whether IPv6 is captured.
@@ -52,6 +67,8 @@ pub struct Settings {
     pub probe_uid: u32,
     /// Whether a clean stop releases all pods; otherwise they stay captured.
     pub release_on_stop: bool,
+    /// What becomes of running pods that are to be captured, while they are not.
+    pub uncaptured: Uncaptured,
     /// Where the plugin and its entry are kept in place; none leaves that to somebody else.
     pub install: Option<install::Settings>,
 }
@@ -69,12 +86,14 @@ impl Settings {
             host_netns: "/proc/self/ns/net".into(),
             system_namespace: mesh::SYSTEM_NAMESPACE.into(),
             excluded_namespaces: vec!["kube-system".into()],
+            selectors: None,
             dns_capture: true,
             ipv6: true,
             health: local(port::AGENT_HEALTH),
             metrics: local(port::METRICS),
             probe_uid: 0,
             release_on_stop: false,
+            uncaptured: Uncaptured::KeptOff,
             install: None,
         }
     }

@@ -1,5 +1,6 @@
 //! The agent's metrics, under the names that dashboards of the field's agent use.
 
+use ambit_node_plan::enroll::state::State;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,6 +18,11 @@ struct Kind {
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CaptureState {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Outcome {
     result: &'static str,
 }
@@ -30,6 +36,8 @@ pub(crate) struct Metrics {
     pods: Gauge,
     installs: Family<Outcome, Counter>,
     installed: Gauge,
+    states: Family<CaptureState, Gauge>,
+    kept_off: Gauge,
 }
 
 impl Metrics {
@@ -61,7 +69,28 @@ impl Metrics {
             "Whether the plugin and its entry are in place",
             installed.clone(),
         );
-        (Self { requests, events, proxies, pods, installs, installed }, registry)
+        let (states, kept_off) = (Family::default(), Gauge::default());
+        r.register("ambit_agent_pods", "Pods of this node, by capture state", states.clone());
+        r.register(
+            "ambit_agent_kept_off_pods",
+            "Pods whose traffic the node drops until they are captured",
+            kept_off.clone(),
+        );
+        let metrics = Self { requests, events, proxies, pods, installs, installed, states, kept_off };
+        for state in State::ALL {
+            metrics.add_state(state.word(), 0);
+        }
+        (metrics, registry)
+    }
+
+    /// Pods that have reached a capture state, less those that have left it.
+    pub(crate) fn add_state(&self, state: &'static str, pods: i64) {
+        self.states.get_or_create(&CaptureState { state }).inc_by(pods);
+    }
+
+    /// Pods that are kept off the network from now on, less those that are not any more.
+    pub(crate) fn add_kept_off(&self, pods: i64) {
+        self.kept_off.inc_by(pods);
     }
 
     pub(crate) fn count_request(&self, response_code: u16) {

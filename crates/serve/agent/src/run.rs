@@ -1,19 +1,20 @@
 //! Start, work and stop of the agent.
 
-use crate::capture::Finder;
+use crate::discovery::Finder;
 use crate::enroll::{self, Enroller, OnStop};
 use crate::http::Listener;
 use crate::install::Installer;
 use crate::metrics::Metrics;
-use crate::probes::Probes;
+use crate::pod_set::PodSet;
+use crate::status::{Board, PODS_PATH};
 use crate::work::{Context, policy_of};
 use crate::{Error, Settings, events, handover, plugin_log};
 use ambit_api::core::v1::{Namespace, Pod};
 use ambit_cni_conf::Entry;
-use ambit_kube::{Change, Informer, Informers, Next, ObjectKey, Query, Queue};
+use ambit_kube::{Change, EventRecorder, Informer, Informers, Next, ObjectKey, Query, Queue};
 use ambit_linux::netns::NetNs;
 use ambit_linux::{Error as LinuxError, nft, seqpacket};
-use ambit_names::{label, path};
+use ambit_names::path;
 use ambit_runtime::endpoint::{self, Handler};
 use ambit_runtime::{Readiness, Shutdown, TaskGroup};
 use http::StatusCode;
@@ -48,33 +49,35 @@ pub async fn run(
     let stop = shutdown.child_token();
     let mut tasks = TaskGroup::<Error>::new(stop.clone());
     tasks.spawn("plugin log", log_of(log, stop.clone()));
-    serve_endpoint(&mut tasks, "health", health, health_of(readiness));
+    let board = spawn_board(&mut tasks, &client, &settings.node_name, &metrics);
+    serve_endpoint(&mut tasks, "health", health, health_of(readiness, board.clone(), &settings.node_name));
     serve_endpoint(&mut tasks, "metrics", metrics_at, endpoint::metrics(registry));
 
-    let probes = Probes::install(&host, settings.probe_uid, policy_of(&settings).families)?;
+    let policy = Arc::new(policy_of(&settings));
+    let probes = PodSet::install_probes(&host, settings.probe_uid, policy.families)?;
     let informers = Informers::new(client.clone());
-    let on_node = Query::all().fields(format!("spec.nodeName={}", settings.node_name));
-    let pods = informers.informer::<Pod>(on_node);
-    let namespaces = informers.informer::<Namespace>(Query::all());
+    let (pods, namespaces) = watched(&informers, &settings.node_name);
     let changes = watch_changes(&pods, &namespaces);
     let (refused_sender, refused) = mpsc::channel(REFUSED_MAX);
     let (handover, proxies_owner) = handover::new(refused_sender, metrics.clone());
     // The hand-over outlives the other tasks: pods that are released at the stop are taken back from the proxies.
     let (gate, last) = (handover::Gate::default(), Shutdown::new());
     tasks.spawn("hand-over", proxies_owner.run(proxies, handover.clone(), gate.clone(), last.clone()));
-    let context = Context {
+    let mut context = Context {
         client,
         pods: pods.clone(),
         namespaces: namespaces.clone(),
         changes,
-        policy: Arc::new(policy_of(&settings)),
-        finder: Finder { proc_root: settings.proc_root.as_path().into(), node: host.id() },
+        policy,
+        finder: Finder::new(&settings.proc_root, host.id()),
         handover,
         probes: probes.clone(),
+        quarantine: None,
+        board,
     };
     let started = async {
         informers.run_and_wait(&stop).await?;
-        context.restore().await
+        context.take_up(&host, settings.uncaptured).await
     };
     let outcome = match started.await {
         Ok(restored) => {
@@ -82,12 +85,7 @@ pub async fn run(
             let (enroller, owner) = enroll::new(context, restored, refused, queue.clone(), metrics.clone());
             feed(&queue, &pods, &namespaces, &metrics);
             let on_stop = if settings.release_on_stop { OnStop::Release } else { OnStop::Keep };
-            let (last, stop) = (last.clone().drop_guard(), stop.clone());
-            tasks.spawn("enrolled pods", async move {
-                let outcome = owner.run(on_stop, stop).await;
-                drop(last);
-                outcome
-            });
+            spawn_owner(&mut tasks, owner, on_stop, last.clone());
             spawn_work(&mut tasks, enroller, queue, events, metrics);
             gate.open();
             // Last: from here on runtimes call the plugin, which needs answers.
@@ -102,7 +100,7 @@ pub async fn run(
             stop.cancel();
             last.cancel();
             if settings.release_on_stop {
-                probes.uninstall().await?;
+                withdraw(&probes, &host).await?;
             }
             if stopped { Ok(()) } else { Err(error) }
         }
@@ -117,6 +115,38 @@ pub async fn run(
 async fn log_of(socket: Listener, stop: Shutdown) -> Result<(), Error> {
     socket.serve(plugin_log::handle, stop).await;
     Ok(())
+}
+
+/// The node's pods, and all namespaces.
+fn watched(informers: &Informers, node: &str) -> (Informer<Pod>, Informer<Namespace>) {
+    let on_node = Query::all().fields(format!("spec.nodeName={node}"));
+    (informers.informer(on_node), informers.informer(Query::all()))
+}
+
+/// The owner of enrolled pods; `last` is cancelled when it has ended.
+fn spawn_owner(tasks: &mut TaskGroup<Error>, owner: enroll::Owner, on_stop: OnStop, last: Shutdown) {
+    let stop = tasks.shutdown().clone();
+    tasks.spawn("enrolled pods", async move {
+        let _last = last.drop_guard();
+        owner.run(on_stop, stop).await
+    });
+}
+
+/// Removes what is in the host's namespace.
+async fn withdraw(probes: &PodSet, host: &NetNs) -> Result<(), Error> {
+    probes.uninstall().await?;
+    PodSet::remove_quarantine(host)
+}
+
+/// The board of capture states, whose events are written until the stop.
+fn spawn_board(tasks: &mut TaskGroup<Error>, client: &kube::Client, node: &str, metrics: &Metrics) -> Board {
+    let recorder = EventRecorder::new(client.clone(), "ambit-agent", Some(node.to_owned()));
+    let (events, stop) = (recorder.clone(), tasks.shutdown().clone());
+    tasks.spawn("events on pods", async move {
+        events.run(&stop).await;
+        Ok(())
+    });
+    Board::new(recorder, metrics.clone())
 }
 
 /// Blocks the readiness until the plugin and its entry are in place.
@@ -200,7 +230,7 @@ fn watch_changes(pods: &Informer<Pod>, namespaces: &Informer<Namespace>) -> watc
     receiver
 }
 
-/// Fills the queue with pods that changed, and with all pods of a namespace whose label changed. The informers report
+/// Fills the queue with pods that changed, and with all pods of a namespace whose labels changed. The informers report
 /// all objects that are there already, so that every pod is looked at once at the start.
 fn feed(queue: &Queue<ObjectKey>, pods: &Informer<Pod>, namespaces: &Informer<Namespace>, metrics: &Metrics) {
     let (to_queue, counted) = (queue.clone(), metrics.clone());
@@ -214,12 +244,10 @@ fn feed(queue: &Queue<ObjectKey>, pods: &Informer<Pod>, namespaces: &Informer<Na
     });
     let (to_queue, pods) = (queue.clone(), pods.clone());
     namespaces.on_change(move |change: &Change<Namespace>| {
-        let mode = |namespace: &Option<Arc<Namespace>>| {
-            namespace
-                .as_ref()
-                .map(|n| n.metadata.labels.as_ref().and_then(|l| l.get(label::DATAPLANE_MODE)).cloned())
+        let labels = |namespace: &Option<Arc<Namespace>>| {
+            namespace.as_ref().map(|n| n.metadata.labels.clone().unwrap_or_default())
         };
-        if mode(&change.old) == mode(&change.new) {
+        if labels(&change.old) == labels(&change.new) {
             return;
         }
         let name = change.latest().metadata.name.clone().unwrap_or_default();
@@ -259,8 +287,9 @@ fn serve_endpoint(tasks: &mut TaskGroup<Error>, name: &'static str, listener: Tc
     });
 }
 
-/// `/healthz`: the process works; `/readyz`: nothing blocks its readiness.
-fn health_of(readiness: Readiness) -> Handler {
+/// `/healthz`: the process works; `/readyz`: nothing blocks its readiness; `/debug/pods`: every pod's capture state.
+fn health_of(readiness: Readiness, board: Board, node: &str) -> Handler {
+    let node = node.to_owned();
     Arc::new(move |_, path| match (path, readiness.waiting_for()) {
         ("/healthz", _) => endpoint::text(StatusCode::OK, "ok\n"),
         ("/readyz", waiting) if waiting.is_empty() => endpoint::text(StatusCode::OK, "ok\n"),
@@ -268,9 +297,12 @@ fn health_of(readiness: Readiness) -> Handler {
             let text = format!("waiting for: {}\n", waiting.join(", "));
             endpoint::text(StatusCode::SERVICE_UNAVAILABLE, text)
         }
-        _ => endpoint::text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n"),
+        (PODS_PATH, _) => board.answer(&node),
+        _ => endpoint::text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /debug/pods\n"),
     })
 }
 
+#[cfg(test)]
+mod state_tests;
 #[cfg(test)]
 mod tests;

@@ -3,16 +3,19 @@
 //! Each function gets what is known of the pod and returns what is known afterwards; nothing here is shared.
 
 use crate::annotate::annotate;
-use crate::capture::{self, Finder, blocking};
+use crate::capture::{self, blocking};
+use crate::discovery::{Finder, Found};
 use crate::error::with_causes;
 use crate::handover::{HandOver, Handed};
-use crate::probes::Probes;
-use crate::{Error, Settings};
+use crate::pod_set::PodSet;
+use crate::status::Board;
+use crate::{Error, Settings, Uncaptured};
 use ambit_api::core::v1::{Namespace, Pod};
 use ambit_cni_conf::{Answer, Event};
 use ambit_kube::{Informer, ObjectKey};
 use ambit_linux::netns::NetNs;
 use ambit_names::redirection;
+use ambit_node_plan::enroll::state::{self, Outcome};
 use ambit_node_plan::enroll::{self, Decision, Known, Policy, Reason, Redirection, Step};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Api;
@@ -65,7 +68,10 @@ pub(crate) struct Context {
     pub(crate) policy: Arc<Policy>,
     pub(crate) finder: Finder,
     pub(crate) handover: HandOver,
-    pub(crate) probes: Probes,
+    pub(crate) probes: PodSet,
+    /// Addresses of pods that are kept off the network; none where pods are let be until they are captured.
+    pub(crate) quarantine: Option<PodSet>,
+    pub(crate) board: Board,
 }
 
 /// The policy that the settings describe.
@@ -74,6 +80,7 @@ pub(crate) fn policy_of(settings: &Settings) -> Policy {
     Policy {
         system_namespace: settings.system_namespace.clone(),
         excluded_namespaces: settings.excluded_namespaces.iter().cloned().collect(),
+        selectors: settings.selectors.clone(),
         dns: if settings.dns_capture { Dns::Captured } else { Dns::Untouched },
         families: if settings.ipv6 { Families::Dual } else { Families::V4 },
     }
@@ -196,7 +203,8 @@ impl Context {
     /// Asks the API server itself before a pod is let go because of what its namespace does not say: the watch of
     /// namespaces may be behind that of pods. Without an answer the watch is believed.
     async fn confirm(&self, pod: &Pod, decision: Decision) -> Decision {
-        let (Decision::LeaveAlone(Reason::NotLabelled), Some(name)) = (decision, &pod.metadata.namespace)
+        let (Decision::LeaveAlone(Reason::NotLabelled | Reason::NotSelected), Some(name)) =
+            (decision, &pod.metadata.namespace)
         else {
             return decision;
         };
@@ -222,7 +230,7 @@ impl Context {
         }
         let netns = NetNs::open(Path::new(&event.netns))
             .map_err(Error::kernel(format!("open the namespace of pod {}", identity.key)))?;
-        if netns.id() == self.finder.node {
+        if netns.id() == self.finder.node() {
             return Err(Error::NotThePods { pod: identity.key.clone(), addresses });
         }
         Ok((Arc::new(netns), addresses))
@@ -320,6 +328,51 @@ impl Context {
         }
     }
 
+    /// Pods that are to be captured and were not when the agent before this one ended, with their addresses.
+    fn uncaptured(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let pods = self.pods.list().into_iter().filter(|pod| {
+            state::is_kept_off(self.decide(pod), None) && enroll::redirection(pod) != Redirection::Enabled
+        });
+        pods.map(|pod| (Identity::of(&pod).uid, enroll::addresses(&pod))).collect()
+    }
+
+    /// Keeps a pod with these addresses off the network; none lets it use the network.
+    async fn keep_off(&self, uid: &str, addresses: &[IpAddr]) -> Result<(), Error> {
+        match &self.quarantine {
+            Some(quarantine) => quarantine.set(uid, addresses).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Shows what came of the last work on a pod, and keeps it off the network while it should be captured and is not.
+    pub(crate) async fn settle(
+        &self,
+        key: &ObjectKey,
+        entry: Option<&Entry>,
+        problem: Option<&Error>,
+    ) -> Result<(), Error> {
+        let Some(pod) = self.pods.by_key(key) else {
+            return match self.board.forget(key) {
+                Some(uid) => self.keep_off(&uid, &[]).await,
+                None => Ok(()),
+            };
+        };
+        let (uid, decision, addresses) = (Identity::of(&pod).uid, self.decide(&pod), enroll::addresses(&pod));
+        let handed_over = entry.map(|entry| entry.handed_over);
+        // Work that had nothing to do does not make the cause of an earlier failure untrue.
+        let problem = problem
+            .map(|error| with_causes(error))
+            .or_else(|| self.board.why_pending(key, &uid).filter(|_| handed_over == Some(false)));
+        let outcome =
+            Outcome { has_address: !addresses.is_empty(), handed_over, problem: problem.as_deref() };
+        let kept_off = self.quarantine.is_some() && state::is_kept_off(decision, handed_over);
+        let earlier = self.board.note(key, &pod, state::describe(decision, outcome), kept_off);
+        if let Some(earlier) = earlier {
+            self.keep_off(&earlier, &[]).await?;
+        }
+        self.keep_off(&uid, if kept_off { &addresses } else { &[] }).await
+    }
+
     /// The namespace of a running pod: the known one if it is still the pod's, else that of its oldest process.
     async fn find(
         &self,
@@ -332,7 +385,7 @@ impl Context {
         blocking("looking for the pod's namespace", move || {
             match known.filter(|netns| capture::is_of(netns, &addresses)) {
                 Some(netns) => Ok(netns),
-                None => Ok(Arc::new(finder.scan()?.namespace(&key, &uid, &addresses)?)),
+                None => Ok(Arc::new(finder.find(&key, &uid, &addresses)?)),
             }
         })
         .await
@@ -397,11 +450,27 @@ impl Context {
         }
     }
 
+    /// Keeps pods that are to be captured off the network if told so, before anything else is done about them, and
+    /// takes up what an earlier agent left.
+    pub(crate) async fn take_up(
+        &mut self,
+        host: &NetNs,
+        uncaptured: Uncaptured,
+    ) -> Result<Vec<(ObjectKey, Entry)>, Error> {
+        if uncaptured == Uncaptured::KeptOff {
+            let families = self.policy.families;
+            self.quarantine = Some(PodSet::install_quarantine(host, families, self.uncaptured())?);
+        } else {
+            PodSet::remove_quarantine(host)?;
+        }
+        self.restore().await
+    }
+
     /// Takes up what an earlier agent left: pods that are annotated as captured. Their rules are applied anew; those
     /// whose namespace is not found now are kept for the proxy and looked for again later.
-    pub(crate) async fn restore(&self) -> Result<Vec<(ObjectKey, Entry)>, Error> {
+    async fn restore(&self) -> Result<Vec<(ObjectKey, Entry)>, Error> {
         let finder = self.finder.clone();
-        let found = Arc::new(blocking("looking for the pods of this node", move || finder.scan()).await?);
+        let found = blocking("looking for the pods of this node", move || finder.scan()).await?;
         let captured = self.pods.list().into_iter().filter(|pod| {
             matches!(self.decide(pod), Decision::Capture(_))
                 && enroll::redirection(pod) == Redirection::Enabled
@@ -415,6 +484,7 @@ impl Context {
                     Err(error) => {
                         let error = with_causes(&error);
                         tracing::warn!(pod = %identity.key, %error, "could not take up a captured pod yet");
+                        self.keep_off(&identity.uid, &enroll::addresses(&pod)).await?;
                         self.handover.restore(&identity.uid, None).await.map(|()| None)
                     }
                 }
@@ -425,12 +495,7 @@ impl Context {
         Ok(restored.into_iter().flatten().collect())
     }
 
-    async fn restore_one(
-        &self,
-        pod: &Pod,
-        identity: &Identity,
-        found: Arc<capture::Found>,
-    ) -> Result<Entry, Error> {
+    async fn restore_one(&self, pod: &Pod, identity: &Identity, found: Arc<Found>) -> Result<Entry, Error> {
         let addresses = enroll::addresses(pod);
         let (capture, _) = enroll::capture_of(pod, &self.policy);
         let netns = {

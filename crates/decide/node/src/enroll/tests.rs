@@ -5,6 +5,7 @@ fn policy() -> Policy {
     Policy {
         system_namespace: "istio-system".into(),
         excluded_namespaces: BTreeSet::from(["kube-system".to_owned()]),
+        selectors: None,
         dns: Dns::Captured,
         families: Families::Dual,
     }
@@ -80,6 +81,29 @@ fn some_pods_are_never_captured() {
         Some(&ambient),
         Decision::Capture(Reason::NamespaceLabel),
     );
+}
+
+#[test]
+fn selectors_take_the_place_of_the_labels() {
+    let list = json!([{"podSelector": {"matchLabels": {"mesh": "on"}}, "namespaceSelector": {"matchLabels": {"team": "a"}}}]);
+    let policy = Policy { selectors: Some(Selectors::parse(&list).unwrap()), ..policy() };
+    let team = |name: &str| -> Namespace {
+        serde_json::from_value(json!({"metadata": {"name": "shop", "labels": {"team": name}}})).unwrap()
+    };
+    let (on, host) =
+        (json!({"metadata": {"labels": {"mesh": "on"}}}), json!({"spec": {"hostNetwork": true}}));
+    assert_eq!(decide(&pod(on.clone()), Some(&team("a")), &policy), Decision::Capture(Reason::Selected));
+    assert_eq!(
+        decide(&pod(on.clone()), Some(&team("b")), &policy),
+        Decision::LeaveAlone(Reason::NotSelected)
+    );
+    assert_eq!(decide(&pod(on.clone()), None, &policy), Decision::Unknown);
+    let unselected = decide(&pod(labelled("ambient")), Some(&team("a")), &policy);
+    assert_eq!(unselected, Decision::LeaveAlone(Reason::NotSelected));
+    let mut never = on;
+    merge(&mut never, host);
+    merge(&mut never, json!({"spec": {"containers": []}}));
+    assert_eq!(decide(&pod(never), Some(&team("a")), &policy), Decision::LeaveAlone(Reason::HostNetwork));
 }
 
 #[test]

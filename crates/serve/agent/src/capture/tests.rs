@@ -211,39 +211,6 @@ fn a_namespace_without_the_pod_s_address_is_left_untouched() {
     assert_eq!(state(&other.netns), before);
 }
 
-/// A /proc in which a process of pod `uid` lives in `netns`.
-fn proc_of(root: &Path, pid: u32, started: u64, uid: &str, netns: &NetNs) {
-    use std::os::fd::{AsFd, AsRawFd};
-    let directory = root.join(pid.to_string());
-    std::fs::create_dir_all(directory.join("ns")).unwrap();
-    let target = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
-    std::os::unix::fs::symlink(target, directory.join("ns/net")).unwrap();
-    std::fs::write(directory.join("cgroup"), format!("0::/kubepods/pod{uid}/c{pid}\n")).unwrap();
-    std::fs::write(directory.join("stat"), format!("{pid} (x) S {}{started}", "0 ".repeat(18))).unwrap();
-}
-
-#[test]
-fn a_pod_s_namespace_is_found_by_its_processes_and_proven_by_its_address() {
-    const UID: &str = "3b1f1ca4-1f0b-4a3e-9d53-0b0a4d9c8e71";
-    let mut node = Node::new();
-    let (pod, other) = (node.add_pod(), node.add_pod());
-    let proc = tempfile::tempdir().unwrap();
-    // The oldest process with the pod's UID is in a namespace that is not the pod's.
-    proc_of(proc.path(), 10, 1, UID, &other.netns);
-    proc_of(proc.path(), 11, 2, UID, &pod.netns);
-    let finder = Finder { proc_root: proc.path().into(), node: node.netns.id() };
-    let found = finder.scan().unwrap();
-    assert_eq!(found.namespace("shop/web", UID, &[pod.address]).unwrap().id(), pod.netns.id());
-    let nowhere = [IpAddr::from([10, 9, 9, 9])];
-    let refused = |uid: &str| found.namespace("shop/web", uid, &nowhere).unwrap_err().to_string();
-    assert!(refused(UID).contains("holds none of its addresses [10.9.9.9]"), "{}", refused(UID));
-    assert!(
-        refused("other").starts_with("no process of pod shop/web was found below"),
-        "{}",
-        refused("other")
-    );
-}
-
 #[test]
 fn looking_at_a_namespace_twice_finds_the_same_and_creates_nothing() {
     let mut node = Node::new();

@@ -4,6 +4,7 @@ use super::*;
 use crate::fixture::{Node, PodNet, shell, state};
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_linux::seqpacket::Connection;
+use ambit_names::label;
 use ambit_proto::zds::workload_request::Payload;
 use ambit_proto::zds::{Ack, WorkloadRequest, WorkloadResponse, ZdsHello, workload_response};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -20,7 +21,7 @@ use tokio::task::JoinHandle;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Waits until a condition holds.
-async fn until<F: AsyncFnMut() -> bool>(what: &'static str, mut condition: F) {
+pub(super) async fn until<F: AsyncFnMut() -> bool>(what: &'static str, mut condition: F) {
     let reached = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -30,22 +31,22 @@ async fn until<F: AsyncFnMut() -> bool>(what: &'static str, mut condition: F) {
 }
 
 /// A cluster with one namespace `shop`, a node, and what an agent on it needs.
-struct Cluster {
-    server: ApiServer,
-    node: Node,
-    settings: Settings,
+pub(super) struct Cluster {
+    pub(super) server: ApiServer,
+    pub(super) node: Node,
+    pub(super) settings: Settings,
     directory: tempfile::TempDir,
 }
 
 /// A running agent.
-struct Agent {
+pub(super) struct Agent {
     task: JoinHandle<Result<(), Error>>,
     shutdown: Shutdown,
     readiness: Readiness,
 }
 
 impl Agent {
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.shutdown.cancel();
         tokio::time::timeout(LIMIT, self.task).await.expect("it stops").unwrap().unwrap();
     }
@@ -62,7 +63,7 @@ fn free_address() -> SocketAddr {
 }
 
 impl Cluster {
-    async fn new(mode: Option<&str>) -> Self {
+    pub(super) async fn new(mode: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let pki = ambit_trust::pki::ClusterPki::load_or_create(&at("pki"), &[]).unwrap();
@@ -96,11 +97,11 @@ impl Cluster {
         cluster
     }
 
-    fn client(&self) -> kube::Client {
+    pub(super) fn client(&self) -> kube::Client {
         self.server.client("ambit:test", &["system:masters"])
     }
 
-    fn pods(&self) -> Api<Pod> {
+    pub(super) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client(), "shop")
     }
 
@@ -111,7 +112,7 @@ impl Cluster {
         Agent { task, shutdown, readiness }
     }
 
-    async fn started(&self) -> Agent {
+    pub(super) async fn started(&self) -> Agent {
         let agent = self.start();
         until("the agent is ready", async || {
             assert!(!agent.task.is_finished(), "the agent ended");
@@ -122,7 +123,7 @@ impl Cluster {
     }
 
     /// A pod that is scheduled to this node and has no network yet.
-    async fn create_pod(&self, name: &str) -> Pod {
+    pub(super) async fn create_pod(&self, name: &str) -> Pod {
         let pod = json!({
             "metadata": {"name": name},
             "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 0,
@@ -132,7 +133,7 @@ impl Cluster {
     }
 
     /// What the node's runtime reports once the pod runs, and the process it would have.
-    async fn report_running(&self, pod: &Pod, net: &PodNet) {
+    pub(super) async fn report_running(&self, pod: &Pod, net: &PodNet) {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let process = self.settings.proc_root.join("4711");
         std::fs::create_dir_all(process.join("ns")).unwrap();
@@ -145,7 +146,7 @@ impl Cluster {
         self.pods().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
 
-    async fn label_namespace(&self, mode: Option<&str>) {
+    pub(super) async fn label_namespace(&self, mode: Option<&str>) {
         let namespaces: Api<Namespace> = Api::all(self.client());
         let patch = Patch::Merge(json!({"metadata": {"labels": { label::DATAPLANE_MODE: mode }}}));
         namespaces.patch("shop", &PatchParams::default(), &patch).await.unwrap();
@@ -165,11 +166,11 @@ impl Cluster {
         post_to(&self.settings.run_dir.join(ambit_names::path::PLUGIN_EVENT_SOCKET), path, body).await
     }
 
-    async fn add(&self, pod: &Pod, net: &PodNet) -> (u16, String) {
+    pub(super) async fn add(&self, pod: &Pod, net: &PodNet) -> (u16, String) {
         self.post("/ambit/v1/add", &event(pod, net).to_string()).await
     }
 
-    fn host_state(&self) -> String {
+    pub(super) fn host_state(&self) -> String {
         state(&self.node.netns)
     }
 }
@@ -208,13 +209,13 @@ fn event(pod: &Pod, net: &PodNet) -> Value {
 }
 
 /// A proxy that takes everything over and notes what it was told.
-struct Proxy {
+pub(super) struct Proxy {
     told: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    fn connect(cluster: &Cluster) -> Self {
+    pub(super) fn connect(cluster: &Cluster) -> Self {
         let connection = Connection::connect(&cluster.settings.handover_socket).unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let notes = told.clone();
@@ -444,7 +445,7 @@ async fn a_foreign_plugin_is_served_and_bad_events_are_refused() {
 }
 
 /// One GET of a health or metrics address.
-async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+pub(super) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
