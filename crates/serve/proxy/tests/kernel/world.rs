@@ -288,6 +288,15 @@ impl World {
         }
         assert_eq!(self.agent.snapshot_sent().await.as_deref(), Some(""));
         self.ready().await;
+        // Discovery may have answered before the workloads were there: a connection would be refused as unknown.
+        let uids: Vec<String> = pods.iter().map(|pod| pod.uid()).collect();
+        until("the workloads have arrived", || async {
+            let dump: serde_json::Value =
+                serde_json::from_str(&self.get(15000, "/config_dump").await.1).ok()?;
+            let known = dump["workloads"].as_array()?;
+            uids.iter().all(|uid| known.iter().any(|w| w["uid"] == uid.as_str())).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn ready(&self) {
