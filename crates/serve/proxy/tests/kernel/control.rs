@@ -187,7 +187,8 @@ impl AggregatedDiscoveryService for Control {
                     _ = model.changed() => due.extend(sent.keys().cloned()),
                     _ = dropped.changed() => return,
                 }
-                let now = model.borrow_and_update().clone();
+                // Not marked as seen here: after an acknowledgement that would swallow a change nothing was sent for.
+                let now = model.borrow().clone();
                 // Addresses go out before policies, as the field's control plane sends them.
                 due.sort_by_key(|url| url != type_url::ADDRESS);
                 for url in due {
