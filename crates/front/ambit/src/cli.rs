@@ -224,6 +224,26 @@ pub(crate) struct Controllers {
     /// PEM file with the cluster's certificate authority, published as ConfigMap kube-root-ca.crt.
     #[arg(long, value_name = "FILE")]
     pub(crate) root_ca: PathBuf,
+    /// Address and port of metrics. Without it none are served.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) leader: LeaderElection,
+}
+
+/// Which of several replicas works.
+#[derive(Debug, Args)]
+pub(crate) struct LeaderElection {
+    /// Work only while holding a lease, so that of several replicas one works and the others wait.
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true",
+        action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub(crate) leader_elect: bool,
+    /// Namespace of the lease.
+    #[arg(long, default_value = "kube-system", value_name = "NAME")]
+    pub(crate) leader_elect_namespace: String,
+    /// Name of this replica in the lease, unlike that of every other one [default: host name and a random part].
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub(crate) leader_elect_identity: Option<String>,
 }
 
 /// Settings of `ambit node`.

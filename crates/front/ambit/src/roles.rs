@@ -5,6 +5,7 @@ use crate::kubeconfig::{connect, local, write_private};
 use crate::proxy_settings;
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_cni_conf::Place;
+use ambit_controllers::LeaderSettings;
 use ambit_names::mesh;
 use ambit_node::{ClusterServices, MeshPlugin};
 use ambit_runtime::{Readiness, Shutdown};
@@ -17,6 +18,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Validity of the client certificates that this program issues to itself and its user.
 pub(crate) const CLIENT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Name of the lease of the controllers.
+const CONTROLLERS_LEASE: &str = "ambit-controllers";
+/// Where the kernel tells the machine's name, and another random name at each reading.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+const RANDOM_NAME: &str = "/proc/sys/kernel/random/uuid";
 
 /// Where the CNI configuration is when the command line does not say.
 const CONF_DIR: &str = "/etc/cni/net.d";
@@ -45,8 +52,31 @@ pub(crate) async fn apiserver(args: cli::Apiserver) -> Result<()> {
 pub(crate) async fn controllers(args: cli::Controllers) -> Result<()> {
     let root_ca_pem = read(&args.root_ca)?;
     let client = connect(args.connection.kubeconfig.as_deref()).await?;
-    let settings = ambit_controllers::Settings { root_ca_pem, ..ambit_controllers::Settings::default() };
+    let settings = ambit_controllers::Settings {
+        root_ca_pem,
+        metrics: args.metrics,
+        leader: leader_settings(&args.leader, CONTROLLERS_LEASE)?,
+        ..ambit_controllers::Settings::default()
+    };
     alone(|readiness, stop| ambit_controllers::run(settings, client, readiness, stop)).await
+}
+
+/// Settings of the election of one replica, if there is to be one.
+///
+/// # Errors
+/// No name is set for this replica, and the machine tells none.
+fn leader_settings(args: &cli::LeaderElection, lease: &str) -> Result<Option<LeaderSettings>> {
+    if !args.leader_elect {
+        return Ok(None);
+    }
+    let identity = match &args.leader_elect_identity {
+        Some(identity) => identity.clone(),
+        None => {
+            let [host, random] = [HOST_NAME, RANDOM_NAME].map(|file| read(Path::new(file)));
+            format!("{}_{}", host?.trim(), random?.trim())
+        }
+    };
+    Ok(Some(LeaderSettings::new(&args.leader_elect_namespace, lease, identity)))
 }
 
 /// Runs the node runtime alone.
@@ -295,5 +325,20 @@ mod tests {
             assert!(names.iter().any(|n| n == name), "{name} is not in {names:?}");
         }
         assert!(!names.iter().any(|n| n == "0.0.0.0"));
+    }
+
+    #[test]
+    fn replicas_stand_under_different_names_unless_told_otherwise() {
+        let leader = |more: &[&str]| {
+            let line = [&["ambit", "controllers", "--root-ca", "ca.pem"], more].concat();
+            let cli::Command::Controllers(args) = cli::Cli::try_parse_from(line).unwrap().command else {
+                panic!("another command")
+            };
+            leader_settings(&args.leader, CONTROLLERS_LEASE).unwrap()
+        };
+        let named = leader(&["--leader-elect-identity", "a", "--leader-elect-namespace", "n"]).unwrap();
+        assert_eq!((&*named.identity, &*named.namespace, &*named.name), ("a", "n", CONTROLLERS_LEASE));
+        assert_ne!(leader(&[]).unwrap().identity, leader(&["--leader-elect"]).unwrap().identity);
+        assert_eq!(leader(&["--leader-elect=false"]), None);
     }
 }

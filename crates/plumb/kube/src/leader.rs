@@ -2,17 +2,27 @@
 //!
 //! Source: client-go, tools/leaderelection. Whether another's lease has run out is judged by when *we* last saw it change,
 //! never by the times in it: clocks of machines differ.
+//!
+//! Two leaders must not work at once. A leader that cannot renew stops `lease - renew` before others may take over, and
+//! work that has not ended by then is dropped; at shutdown the lease is renewed until the work has ended. What is left:
+//! a request that is on its way to the server when the term ends, threads that the work does not join, and machines whose
+//! clocks run at speeds that differ by more than `lease / renew`.
+
+mod term;
+
+pub use term::{LeaseLost, Term};
 
 use crate::error::{is_already_exists, is_conflict};
 use ambit_api::coordination::v1::{Lease, LeaseSpec};
 use ambit_api::meta::MicroTime;
 use ambit_runtime::{Clock, Entropy, Shutdown};
+use futures::future::BoxFuture;
 use kube::api::{Api, PostParams};
 use kube::core::ObjectMeta;
 use rand::Rng as _;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Attempts to become leader are up to so many times further apart than asked for, so that candidates spread.
 const JITTER: f64 = 1.2;
@@ -74,6 +84,19 @@ struct Seen {
     at: Instant,
 }
 
+/// The term in which the lease is held, and when it was last known to be ours: when the request that renewed it was sent.
+struct Held {
+    term: Term,
+    since: Instant,
+}
+
+impl Held {
+    fn renewed(&mut self, since: Instant, renew: Duration) {
+        self.since = since;
+        self.term.renewed(since + renew);
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
@@ -97,69 +120,94 @@ impl LeaderElection {
         Ok(Self { api, settings, seen: None, leader: watch::Sender::new(None) })
     }
 
+    /// Who this candidate is.
+    pub fn identity(&self) -> &str {
+        &self.settings.identity
+    }
+
     /// Who leads, as far as this candidate has seen.
     pub fn leader(&self) -> watch::Receiver<Option<String>> {
         self.leader.subscribe()
     }
 
-    /// Stands until `shutdown`, and calls `work` each time it has become leader. The token that `work` gets is cancelled
-    /// when the lease is lost or at `shutdown`; only once `work` has ended is the lease given up or stood for again. Returns
-    /// also when `work` ends by itself.
+    /// Stands until `shutdown`, and calls `work` each time it has become leader. The term that `work` gets tells it to stop
+    /// when the lease is lost and at `shutdown`; only once `work` has ended is the lease given up or stood for again. Work
+    /// that goes on until others may lead is dropped. Returns also when `work` ends by itself.
     pub async fn run<W, F>(mut self, mut work: W, shutdown: &Shutdown)
     where
-        W: FnMut(Shutdown) -> F,
-        F: Future<Output = ()>,
+        W: FnMut(Term) -> F,
+        F: Future<Output = ()> + Send,
     {
-        while self.acquire(shutdown).await {
+        while let Some(since) = self.acquire(shutdown).await {
             info!(lease = self.settings.name, identity = self.settings.identity, "became leader");
-            let stop = shutdown.child_token();
-            let mut working = std::pin::pin!(work(stop.clone()));
+            let term = Term::new(&self.settings.name, since + self.settings.renew, shutdown);
+            let mut held = Held { term: term.clone(), since };
+            let mut working: BoxFuture<'_, ()> = Box::pin(work(term));
             let ended = tokio::select! {
                 () = &mut working => true,
-                () = self.renew_until_lost() => false,
+                () = self.renew_until_lost(&mut held) => false,
                 () = shutdown.cancelled() => false,
             };
             if !ended {
-                stop.cancel();
-                working.await;
+                self.wind_down(working, &mut held, shutdown).await;
             }
+            held.term.end();
             if ended || shutdown.is_cancelled() {
                 self.release().await;
                 return;
             }
-            warn!(lease = self.settings.name, "is leader no more: the lease could not be renewed in time");
         }
     }
 
-    /// Stands until it leads; false at shutdown.
-    async fn acquire(&mut self, shutdown: &Shutdown) -> bool {
+    /// Stands until it leads; tells since when. None at shutdown.
+    async fn acquire(&mut self, shutdown: &Shutdown) -> Option<Instant> {
         loop {
+            let since = Clock.now();
             tokio::select! {
-                held = self.attempt_within(self.settings.renew) => if held { return true },
-                () = shutdown.cancelled() => return false,
+                held = self.attempt_within(self.settings.renew) => if held { return Some(since) },
+                () = shutdown.cancelled() => return None,
             }
             let factor = 1.0 + JITTER * Entropy.rng().random::<f64>();
             tokio::select! {
                 () = tokio::time::sleep(self.settings.retry.mul_f64(factor)) => {}
-                () = shutdown.cancelled() => return false,
+                () = shutdown.cancelled() => return None,
             }
         }
     }
 
     /// Renews the lease; returns when another one has it, or when it could not be renewed in time.
-    async fn renew_until_lost(&mut self) {
-        let mut renewed = Clock.now();
+    async fn renew_until_lost(&mut self, held: &mut Held) {
         loop {
             tokio::time::sleep(self.settings.retry).await;
-            let left = self.settings.renew.saturating_sub(Clock.now().saturating_duration_since(renewed));
+            let now = Clock.now();
+            let left = self.settings.renew.saturating_sub(now.saturating_duration_since(held.since));
             if left.is_zero() {
                 return;
             }
             if self.attempt_within(left).await {
-                renewed = Clock.now();
-            } else if self.holder().is_some_and(|holder| holder != self.settings.identity) {
+                held.renewed(now, self.settings.renew);
+            } else if self.has_another_holder() {
                 return;
             }
+        }
+    }
+
+    /// Lets the work end. Meanwhile the lease is renewed, unless it is lost, so that nobody else begins.
+    async fn wind_down(&mut self, mut working: BoxFuture<'_, ()>, held: &mut Held, shutdown: &Shutdown) {
+        let lease = self.settings.name.clone();
+        held.term.stop().cancel();
+        if shutdown.is_cancelled() {
+            // Dropping an attempt to renew is safe: at worst it is carried out.
+            tokio::select! {
+                () = &mut working => return,
+                () = self.renew_until_lost(held) => {}
+            }
+        }
+        warn!(lease, "is leader no more: the lease was taken, or could not be renewed in time");
+        held.term.end();
+        let runs_out = held.since + self.settings.lease;
+        if tokio::time::timeout_at(runs_out.into(), working).await.is_err() {
+            error!(lease, "dropped work that had not ended when the lease ran out");
         }
     }
 
@@ -236,11 +284,15 @@ impl LeaderElection {
         self.seen.as_ref()?.spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())
     }
 
+    fn has_another_holder(&self) -> bool {
+        self.holder().is_some_and(|holder| holder != self.settings.identity)
+    }
+
     fn is_held_by_another(&self) -> bool {
         let Some(seen) = &self.seen else { return false };
         let seconds = u64::try_from(seen.spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         let runs = Clock.now().saturating_duration_since(seen.at) < Duration::from_secs(seconds);
-        runs && self.holder().is_some_and(|holder| holder != self.settings.identity)
+        runs && self.has_another_holder()
     }
 
     /// Lets another one lead at once. Only if we still hold the lease.

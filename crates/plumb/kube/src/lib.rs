@@ -19,7 +19,7 @@ pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
 pub use events::{EventRecorder, EventType};
 pub use informer::{Change, Informer, ObjectKey, Synced};
 pub use informers::Informers;
-pub use leader::{LeaderElection, LeaderError, LeaderSettings};
+pub use leader::{LeaderElection, LeaderError, LeaderSettings, LeaseLost, Term};
 pub use query::Query;
 pub use queue::{Next, Queue, QueueSettings};
 pub use queue_metrics::QueueMetrics;

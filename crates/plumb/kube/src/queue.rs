@@ -1,7 +1,7 @@
 //! The work queue: every key once, one worker per key at a time, retries with growing delays.
 
 use crate::informer::Synced;
-use crate::queue_metrics::{OneQueue, QueueMetrics};
+use crate::queue_metrics::{OneQueue, QueueMetrics, Working};
 use ambit_runtime::{Clock, Shutdown};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -200,7 +200,7 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
                 match self.with_quiet(|state| state.take(Clock.now())) {
                     Taken::Key { key, waited } => {
                         self.took(waited);
-                        running.push(call(key.clone(), || handler(key)));
+                        running.push(call(key.clone(), self.begin_call(), || handler(key)));
                     }
                     Taken::Wait(due) => break due,
                 }
@@ -237,6 +237,10 @@ impl<K: Clone + Eq + Hash + fmt::Debug> Queue<K> {
         if let Some(metrics) = &self.inner.metrics {
             metrics.took(waited, self.with_quiet(|state| state.depth()));
         }
+    }
+
+    fn begin_call(&self) -> Option<Working> {
+        self.inner.metrics.as_ref().map(|metrics| metrics.begin(Clock.now()))
     }
 
     fn handled(&self, key: &K) {
@@ -318,8 +322,9 @@ struct Called<K, E> {
     started: Instant,
 }
 
-/// Calls the handler. Nothing of a call that panicked is used again: what it worked on is read anew by the next one.
-async fn call<K, E, F>(key: K, handler: impl FnOnce() -> F) -> Called<K, E>
+/// Calls the handler; `working` counts the call until it ends or is dropped. Nothing of a call that panicked is used again:
+/// what it worked on is read anew by the next one.
+async fn call<K, E, F>(key: K, working: Option<Working>, handler: impl FnOnce() -> F) -> Called<K, E>
 where
     F: Future<Output = Result<Next, E>>,
 {
@@ -333,6 +338,7 @@ where
         }
         Err(_) => Outcome::TimedOut,
     };
+    drop(working);
     Called { key, outcome, started }
 }
 

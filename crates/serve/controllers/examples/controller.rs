@@ -11,7 +11,7 @@ use ambit_api::meta::ObjectMeta;
 use ambit_apiserver::{ApiServer, Storage};
 use ambit_kube::{
     EventRecorder, EventType, Informer, Informers, LeaderElection, LeaderSettings, Next, Query, Queue,
-    QueueMetrics, QueueSettings, is_already_exists, is_not_found,
+    QueueMetrics, QueueSettings, Term, is_already_exists, is_not_found,
 };
 use ambit_runtime::{Readiness, Shutdown, TaskGroup};
 use ambit_trust::pki::ClusterPki;
@@ -148,15 +148,17 @@ async fn run(client: Client, metrics: &QueueMetrics, stop: &Shutdown) -> Result<
         client.clone(),
         LeaderSettings::new("default", NAME, format!("example_{}", std::process::id())),
     )?;
-    let work = |stop: Shutdown| lead(client.clone(), metrics, stop);
+    let work = |term: Term| lead(client.clone(), metrics, term);
     election.run(work, stop).await;
     Ok(())
 }
 
 /// One term as the leader. The views are built anew for each: what was seen in an earlier term may be long untrue.
-async fn lead(client: Client, metrics: &QueueMetrics, stop: Shutdown) {
+async fn lead(client: Client, metrics: &QueueMetrics, term: Term) {
     println!("controller: became the leader");
-    let informers = Informers::new(client);
+    let stop = term.stop().clone();
+    // Nothing is written with this client once the lease is lost.
+    let informers = Informers::new(term.client(client));
     let controller = TeamController::new(&informers, metrics);
     let mut tasks = TaskGroup::<std::io::Error>::new(stop.clone());
     let (events, until) = (controller.events.clone(), stop.clone());

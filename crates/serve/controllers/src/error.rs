@@ -1,6 +1,6 @@
 //! Errors of this room.
 
-use ambit_kube::InformerError;
+use ambit_kube::{InformerError, LeaderError};
 use ambit_runtime::tasks::TaskError;
 
 /// Why controllers stopped, or why one piece of work has to be tried again.
@@ -15,6 +15,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// Nobody can be elected.
+    #[error("cannot stand for leader of the controllers")]
+    Leader(#[source] LeaderError),
     /// The informers stopped.
     #[error("the controllers' view of the cluster stopped")]
     Informers(#[source] InformerError),

@@ -15,12 +15,14 @@ mod replica_sets;
 mod scheduler;
 mod views;
 
+pub use ambit_kube::LeaderSettings;
 pub use error::Error;
 
-use ambit_kube::{EventRecorder, Informers, QueueMetrics};
-use ambit_runtime::{Readiness, Shutdown, TaskGroup, endpoint};
+use ambit_kube::{EventRecorder, Informers, LeaderElection, QueueMetrics, Term};
+use ambit_runtime::{Blocker, Readiness, Shutdown, TaskGroup, endpoint};
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use views::Views;
 
@@ -35,19 +37,29 @@ pub struct Settings {
     pub node_grace: Duration,
     /// Where metrics are served, if anywhere.
     pub metrics: Option<SocketAddr>,
+    /// The lease that is stood for, if there may be other replicas: one works, the others wait.
+    pub leader: Option<LeaderSettings>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { root_ca_pem: String::new(), workers: 8, node_grace: Duration::from_secs(50), metrics: None }
+        Self {
+            root_ca_pem: String::new(),
+            workers: 8,
+            node_grace: Duration::from_secs(50),
+            metrics: None,
+            leader: None,
+        }
     }
 }
 
-/// Runs all controllers until `shutdown`. Ready once every view has synced and the queues are served.
+/// Runs all controllers until `shutdown`. Ready once every view has synced and the queues are served, or another replica
+/// leads.
 ///
 /// # Errors
-/// The address of metrics cannot be listened on; or an informer or a controller stopped by itself, which only a fault of this program causes: failing writes and an
-/// unreachable server are retried for ever.
+/// The address of metrics cannot be listened on, or the times of the election do not fit; or an informer or a controller
+/// stopped by itself, which only a fault of this program causes: failing writes and an unreachable server are retried for
+/// ever.
 pub async fn run(
     settings: Settings,
     client: kube::Client,
@@ -55,20 +67,76 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let starting = readiness.block("controllers");
-    let mut tasks = TaskGroup::new(shutdown.child_token());
-    let stop = tasks.shutdown().clone();
     let queues = QueueMetrics::default();
+    let mut tasks = TaskGroup::new(shutdown.child_token());
     if let Some(address) = settings.metrics {
         serve_metrics(address, &queues, &mut tasks).await?;
     }
-    let informers = Informers::new(client.clone());
+    let stop = tasks.shutdown().clone();
+    let outcome = match settings.leader.clone() {
+        None => work(&settings, client, queues, starting, &stop).await,
+        Some(leader) => {
+            let election = LeaderElection::new(client.clone(), leader).map_err(Error::Leader)?;
+            let turns = Turns { settings, client, queues, readiness };
+            turns.take(election, starting, &stop).await
+        }
+    };
+    stop.cancel();
+    let served = tasks.join().await.map_err(|error| Error::Controller(Box::new(error)));
+    outcome.and(served)
+}
+
+/// Runs the controllers in the terms in which this replica leads.
+struct Turns {
+    settings: Settings,
+    client: kube::Client,
+    queues: QueueMetrics,
+    readiness: Readiness,
+}
+
+impl Turns {
+    async fn take(self, election: LeaderElection, starting: Blocker, stop: &Shutdown) -> Result<(), Error> {
+        let mut leader = election.leader();
+        let starting = Arc::new(Mutex::new(Some(starting)));
+        let begin = || starting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ours = election.identity().to_owned();
+        // A replica that waits for its turn is as ready as it can be.
+        let waiting = async {
+            // The sender goes with the election, when nobody waits any more.
+            let _ = leader.wait_for(|holder| holder.as_ref().is_some_and(|holder| *holder != ours)).await;
+            drop(begin());
+        };
+        let outcome = Mutex::new(Ok(()));
+        let keep = |ended| *outcome.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+        let term = |term: Term| {
+            let starting = begin().unwrap_or_else(|| self.readiness.block("controllers"));
+            let (settings, queues) = (&self.settings, self.queues.clone());
+            let client = term.client(self.client.clone());
+            async move { keep(work(settings, client, queues, starting, term.stop()).await) }
+        };
+        tokio::join!(election.run(term, stop), waiting);
+        outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Works until `stop`.
+async fn work(
+    settings: &Settings,
+    client: kube::Client,
+    queues: QueueMetrics,
+    starting: Blocker,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let mut tasks = TaskGroup::new(shutdown.child_token());
+    let stop = tasks.shutdown().clone();
+    let informers = Informers::new(client);
     let views = Views::new(&informers, queues);
-    start(&settings, &views, &mut tasks);
+    start(settings, &views, &mut tasks);
     let garbage = garbage::Garbage::new(&views, settings.workers);
     match informers.run_and_wait(&stop).await {
         Ok(()) => {}
         // A failing controller says more than the informers that it stopped.
-        Err(_) if shutdown.is_cancelled() || stop.is_cancelled() => {}
+        Err(_) if stop.is_cancelled() => {}
         Err(error) => return Err(Error::Informers(error)),
     }
     tasks.spawn("garbage", {

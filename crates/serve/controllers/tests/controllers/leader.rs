@@ -2,20 +2,32 @@
 
 use crate::cluster::{Cluster, eventually};
 use ambit_api::coordination::v1::Lease;
-use ambit_kube::{LeaderElection, LeaderSettings};
-use ambit_runtime::Shutdown;
+use ambit_controllers::Settings;
+use ambit_kube::{LeaderElection, LeaderSettings, Term};
+use ambit_runtime::{Readiness, Shutdown};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-fn settings(identity: &str) -> LeaderSettings {
+/// Times with which a lease runs out soon.
+fn short(identity: &str) -> LeaderSettings {
     LeaderSettings {
         lease: Duration::from_secs(1),
         renew: Duration::from_millis(500),
+        retry: Duration::from_millis(20),
+        ..LeaderSettings::new("default", "test", identity)
+    }
+}
+
+/// Times with which no lease runs out, however slow the machine is.
+fn long(identity: &str) -> LeaderSettings {
+    LeaderSettings {
+        lease: Duration::from_secs(600),
+        renew: Duration::from_secs(300),
         retry: Duration::from_millis(20),
         ..LeaderSettings::new("default", "test", identity)
     }
@@ -28,33 +40,61 @@ struct Leaders {
     most: Arc<AtomicUsize>,
 }
 
+/// Leads until dropped, as work does that ends or is dropped.
+struct Leading {
+    leaders: Leaders,
+    name: String,
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.leaders.now().retain(|one| *one != self.name);
+    }
+}
+
 struct Candidate {
     stop: Shutdown,
     task: JoinHandle<()>,
 }
 
 impl Leaders {
-    fn stand(&self, client: &Client, identity: &str) -> Candidate {
-        let election = LeaderElection::new(client.clone(), settings(identity)).expect("times that fit");
-        let (leaders, stop, name) = (self.clone(), Shutdown::new(), identity.to_owned());
+    /// A candidate whose work ends when it is told to.
+    fn stand(&self, client: &Client, settings: LeaderSettings) -> Candidate {
+        self.stand_with(client, settings, |term| async move { term.stop().cancelled().await })
+    }
+
+    fn stand_with<F>(
+        &self,
+        client: &Client,
+        settings: LeaderSettings,
+        work: impl Fn(Term) -> F + Send + Sync + 'static,
+    ) -> Candidate
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = settings.identity.clone();
+        let election = LeaderElection::new(client.clone(), settings).expect("times that fit");
+        let (leaders, stop) = (self.clone(), Shutdown::new());
         let shutdown = stop.clone();
         let task = tokio::spawn(async move {
-            let work = |lost: Shutdown| {
-                let (leaders, name) = (leaders.clone(), name.clone());
+            let lead = |term: Term| {
+                let leading = leaders.begin(&name);
+                let work = work(term);
                 async move {
-                    let leading = {
-                        let mut now = leaders.now();
-                        now.push(name.clone());
-                        now.len()
-                    };
-                    leaders.most.fetch_max(leading, Ordering::SeqCst);
-                    lost.cancelled().await;
-                    leaders.now().retain(|one| *one != name);
+                    work.await;
+                    drop(leading);
                 }
             };
-            election.run(work, &shutdown).await;
+            election.run(lead, &shutdown).await;
         });
         Candidate { stop, task }
+    }
+
+    fn begin(&self, name: &str) -> Leading {
+        let mut now = self.now();
+        now.push(name.to_owned());
+        self.most.fetch_max(now.len(), Ordering::SeqCst);
+        Leading { leaders: self.clone(), name: name.to_owned() }
     }
 
     fn now(&self) -> MutexGuard<'_, Vec<String>> {
@@ -64,6 +104,22 @@ impl Leaders {
     async fn one(&self) -> String {
         eventually("there is a leader", async || self.now().first().cloned()).await
     }
+}
+
+/// A client whose transport can be cut.
+fn cuttable(client: &Client) -> (Client, Arc<AtomicBool>) {
+    let cut = Arc::new(AtomicBool::new(false));
+    let (inner, is_cut) = (client.clone(), cut.clone());
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, is_cut) = (inner.clone(), is_cut.clone());
+        async move {
+            if is_cut.load(Ordering::SeqCst) {
+                return Err(Box::<dyn std::error::Error + Send + Sync>::from("no route to the server"));
+            }
+            client.send(request).await.map_err(Into::into)
+        }
+    });
+    (Client::new(service, "default"), cut)
 }
 
 async fn lease(cluster: &Cluster) -> Lease {
@@ -79,7 +135,7 @@ async fn one_of_many_leads_and_another_takes_over_when_it_stops() {
     let leaders = Leaders::default();
     let mut candidates: Vec<(String, Candidate)> = ["a", "b", "c"]
         .into_iter()
-        .map(|name| (name.to_owned(), leaders.stand(&cluster.client, name)))
+        .map(|name| (name.to_owned(), leaders.stand(&cluster.client, long(name))))
         .collect();
     for left in (0..3).rev() {
         let leader = leaders.one().await;
@@ -99,11 +155,12 @@ async fn one_of_many_leads_and_another_takes_over_when_it_stops() {
 async fn a_leader_that_is_killed_is_followed_once_its_lease_has_run_out() {
     let cluster = Cluster::bare().await;
     let leaders = Leaders::default();
-    let first = leaders.stand(&cluster.client, "first");
+    let first = leaders.stand(&cluster.client, short("first"));
     assert_eq!(leaders.one().await, "first");
     first.task.abort();
-    leaders.now().clear();
-    let second = leaders.stand(&cluster.client, "second");
+    assert!(first.task.await.expect_err("it was killed").is_cancelled());
+    assert!(leaders.now().is_empty());
+    let second = leaders.stand(&cluster.client, long("second"));
     assert_eq!(leaders.one().await, "second");
     assert_eq!(lease(&cluster).await.spec.expect("a spec").holder_identity.as_deref(), Some("second"));
     second.stop.cancel();
@@ -115,7 +172,7 @@ async fn a_leader_that_is_killed_is_followed_once_its_lease_has_run_out() {
 async fn a_leader_whose_lease_is_taken_stops_and_clocks_do_not_matter() {
     let cluster = Cluster::bare().await;
     let leaders = Leaders::default();
-    let candidate = leaders.stand(&cluster.client, "ours");
+    let candidate = leaders.stand(&cluster.client, long("ours"));
     assert_eq!(leaders.one().await, "ours");
     // A foreign component with a clock far in the past takes the lease.
     let api: Api<Lease> = cluster.api("default");
@@ -133,20 +190,9 @@ async fn a_leader_whose_lease_is_taken_stops_and_clocks_do_not_matter() {
 #[tokio::test]
 async fn a_leader_without_a_server_stops_in_time() {
     let cluster = Cluster::bare().await;
-    // A transport that can be cut.
-    let cut = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (inner, is_cut) = (cluster.client.clone(), cut.clone());
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, is_cut) = (inner.clone(), is_cut.clone());
-        async move {
-            if is_cut.load(Ordering::SeqCst) {
-                return Err(Box::<dyn std::error::Error + Send + Sync>::from("no route to the server"));
-            }
-            client.send(request).await.map_err(Into::into)
-        }
-    });
+    let (client, cut) = cuttable(&cluster.client);
     let leaders = Leaders::default();
-    let candidate = leaders.stand(&Client::new(service, "default"), "ours");
+    let candidate = leaders.stand(&client, short("ours"));
     assert_eq!(leaders.one().await, "ours");
     cut.store(true, Ordering::SeqCst);
     eventually("it has stopped", async || leaders.now().is_empty().then_some(())).await;
@@ -158,11 +204,109 @@ async fn a_leader_without_a_server_stops_in_time() {
 }
 
 #[tokio::test]
+async fn the_lease_is_kept_while_the_work_winds_down() {
+    let cluster = Cluster::bare().await;
+    let leaders = Leaders::default();
+    let finish = Shutdown::new();
+    let until = finish.clone();
+    let slow = move |_: Term| until.clone().cancelled_owned();
+    let first = leaders.stand_with(&cluster.client, long("first"), slow);
+    assert_eq!(leaders.one().await, "first");
+    let second = leaders.stand(&cluster.client, long("second"));
+    first.stop.cancel();
+    // It renews several times more, and the other one waits.
+    let renewed = async || lease(&cluster).await.spec.and_then(|spec| spec.renew_time);
+    for _ in 0..5 {
+        let before = renewed().await;
+        eventually("it is renewed", async || (renewed().await != before).then_some(())).await;
+        assert_eq!(*leaders.now(), ["first"]);
+    }
+    finish.cancel();
+    first.task.await.expect("it ends");
+    assert_eq!(leaders.one().await, "second");
+    assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
+    second.stop.cancel();
+    second.task.await.expect("it ends");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn work_that_does_not_end_is_dropped_and_writes_nothing_meanwhile() {
+    let cluster = Cluster::bare().await;
+    let (client, cut) = cuttable(&cluster.client);
+    let leaders = Leaders::default();
+    let (refused, is_refused) = tokio::sync::watch::channel(false);
+    let server = cluster.client.clone();
+    let deaf = move |term: Term| {
+        let (refused, client) = (refused.clone(), term.client(server.clone()));
+        async move {
+            term.stop().cancelled().await;
+            // Its own way to the server is not cut.
+            let api: Api<Lease> = Api::namespaced(client, "default");
+            let error = api.delete("unrelated", &kube::api::DeleteParams::default()).await;
+            refused
+                .send_replace(error.is_err_and(|error| error.to_string().contains("is not held any more")));
+            std::future::pending::<()>().await;
+        }
+    };
+    let first = leaders.stand_with(&client, short("first"), deaf);
+    assert_eq!(leaders.one().await, "first");
+    cut.store(true, Ordering::SeqCst);
+    eventually("its write is refused", async || is_refused.borrow().then_some(())).await;
+    eventually("its work is dropped", async || leaders.now().is_empty().then_some(())).await;
+    let second = leaders.stand(&cluster.client, long("second"));
+    assert_eq!(leaders.one().await, "second");
+    for candidate in [first, second] {
+        candidate.stop.cancel();
+        candidate.task.await.expect("it ends");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_replicas_of_the_controllers_one_works_and_the_other_follows() {
+    let cluster = Cluster::bare().await;
+    let replica = |name: &str| {
+        let readiness = Readiness::default();
+        let settings = Settings { leader: Some(long(name)), ..Settings::default() };
+        let stop = Shutdown::new();
+        let mut run = Box::pin(ambit_controllers::run(
+            settings,
+            cluster.client.clone(),
+            readiness.clone(),
+            stop.clone(),
+        ));
+        async move {
+            // It blocks readiness when it is first polled.
+            assert!(futures::poll!(&mut run).is_pending());
+            let task = tokio::spawn(run);
+            eventually("it is ready", async || readiness.waiting_for().is_empty().then_some(())).await;
+            (stop, task)
+        }
+    };
+    let holder =
+        async || lease(&cluster).await.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    let (first_stop, first) = replica("first").await;
+    assert_eq!(holder().await, "first");
+    let (second_stop, second) = replica("second").await;
+    assert_eq!(holder().await, "first", "the second is ready and waits");
+    first_stop.cancel();
+    first.await.expect("no panic").expect("it ends");
+    // Somebody works: a namespace gets its account.
+    cluster.create_namespace("later").await;
+    cluster.await_count::<ambit_api::core::v1::ServiceAccount>("later", 1).await;
+    assert_eq!(holder().await, "second");
+    second_stop.cancel();
+    second.await.expect("no panic").expect("it ends");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn times_that_do_not_fit_are_refused() {
     let cluster = Cluster::bare().await;
     let with = |lease, renew, retry| {
         let times = [lease, renew, retry].map(Duration::from_millis);
-        let settings = LeaderSettings { lease: times[0], renew: times[1], retry: times[2], ..settings("x") };
+        let settings = LeaderSettings { lease: times[0], renew: times[1], retry: times[2], ..long("x") };
         LeaderElection::new(cluster.client.clone(), settings).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(with(2000, 1000, 100), Ok(()));
