@@ -6,6 +6,7 @@ use crate::informers::Informers;
 use crate::query::Query;
 use ambit_runtime::Shutdown;
 use kube::{Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,7 +116,7 @@ impl Clusters {
         handler: impl Fn(&ClusterId, &Change<K>) + Send + Sync + 'static,
     ) -> Everywhere<K>
     where
-        K: Resource + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Resource + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
         K::DynamicType: Default + Clone + Send + Sync,
     {
         let everywhere = Everywhere::<K> { views: Arc::default() };

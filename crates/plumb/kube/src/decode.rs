@@ -4,7 +4,7 @@ use crate::error::WatchError;
 use crate::informer::ObjectKey;
 use kube::api::WatchEvent;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 /// One page of a list.
@@ -31,10 +31,7 @@ pub(crate) enum Event<K> {
         key: ObjectKey,
         resource_version: Option<String>,
     },
-    Failed {
-        code: u16,
-        message: String,
-    },
+    Failed(WatchError),
 }
 
 #[derive(Deserialize)]
@@ -78,6 +75,12 @@ fn to_page<K>(metadata: RawListMeta, objects: Vec<K>, unreadable: Vec<ObjectKey>
     Page { objects, unreadable, resource_version, continue_token }
 }
 
+/// The revision of a list, whatever is in it.
+pub(crate) fn list_revision(bytes: &[u8]) -> Result<Option<String>, WatchError> {
+    let raw: RawPage<IgnoredAny> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
+    Ok(raw.metadata.resource_version.filter(|text| !text.is_empty()))
+}
+
 /// Decodes one line of a watch. Errors: the line is not a watch event at all.
 pub(crate) fn event<K>(line: &[u8]) -> Result<Event<K>, WatchError>
 where
@@ -92,13 +95,14 @@ where
         Ok(WatchEvent::Bookmark(mark)) => {
             Ok(Event::Bookmark { resource_version: mark.metadata.resource_version })
         }
-        Ok(WatchEvent::Error(status)) => Ok(Event::Failed { code: status.code, message: status.message }),
-        Err(error) => loose_event(line, &error),
+        // Read once more, as a whole: it has more in it than the library's type shows.
+        Ok(WatchEvent::Error(_)) => loose_event(line, "the server failed"),
+        Err(error) => loose_event(line, &error.to_string()),
     }
 }
 
 /// Reads what can be read of an event whose object does not decode.
-fn loose_event<K>(line: &[u8], cause: &serde_json::Error) -> Result<Event<K>, WatchError> {
+fn loose_event<K>(line: &[u8], cause: &str) -> Result<Event<K>, WatchError> {
     let raw: Value = serde_json::from_slice(line).map_err(WatchError::Decode)?;
     let object = &raw["object"];
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -106,15 +110,14 @@ fn loose_event<K>(line: &[u8], cause: &serde_json::Error) -> Result<Event<K>, Wa
     match raw["type"].as_str() {
         Some("ADDED" | "MODIFIED") => {
             let key = key_of(object);
-            tracing::warn!(object = %key, error = %cause, "cannot read an object");
+            tracing::warn!(object = %key, error = cause, "cannot read an object");
             Ok(Event::Unreadable { key, resource_version })
         }
         Some("DELETED") => Ok(Event::Deleted { key: key_of(object), resource_version }),
         // A server that fails before the first event may send a bare Status line.
         _ => {
             let status = if raw["kind"] == "Status" { &raw } else { object };
-            let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
-            Ok(Event::Failed { code, message: text(&status["message"]).unwrap_or_else(|| cause.to_string()) })
+            Ok(Event::Failed(WatchError::of_status(status, cause)))
         }
     }
 }
@@ -138,7 +141,7 @@ mod tests {
             Ok(Event::Unreadable { key, resource_version }) => {
                 format!("unreadable {key} {resource_version:?}")
             }
-            Ok(Event::Failed { code, message }) => format!("failed {code} {message}"),
+            Ok(Event::Failed(error)) => format!("failed: {error}"),
             Err(error) => format!("error {error}"),
         };
         assert_eq!(seen, expected);
@@ -161,9 +164,12 @@ mod tests {
         );
         check_event(
             r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old","reason":"Expired"}}"#,
-            "failed 410 too old",
+            "failed: the server refused: too old (410)",
         );
-        check_event(r#"{"kind":"Status","code":500,"message":"down"}"#, "failed 500 down");
+        check_event(
+            r#"{"kind":"Status","code":500,"message":"down"}"#,
+            "failed: the server refused: down (500)",
+        );
         check_event("not json", "error the answer is not a Kubernetes document");
     }
 

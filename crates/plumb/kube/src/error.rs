@@ -1,5 +1,8 @@
 //! Errors of this room, and the questions every writer asks of an API error.
 
+use serde_json::Value;
+use std::time::Duration;
+
 /// Why informers do not run.
 #[derive(Debug, thiserror::Error)]
 pub enum InformerError {
@@ -21,6 +24,19 @@ pub(crate) enum WatchError {
     Request(#[source] kube::core::request::Error),
     #[error("request failed")]
     Api(#[source] kube::Error),
+    #[error("the server refused: {message} ({code})")]
+    Refused {
+        code: u16,
+        message: String,
+        /// What the server asked for.
+        retry_after: Option<Duration>,
+    },
+    #[error(
+        "the server's newest revision is {to}, though {from} has been seen: it has another history, as after a restore"
+    )]
+    WentBack { from: String, to: String },
+    #[error("the server does not know this kind")]
+    Absent,
     #[error("cannot read the answer")]
     Read(#[source] std::io::Error),
     #[error("the answer is longer than {limit} bytes")]
@@ -29,8 +45,6 @@ pub(crate) enum WatchError {
     Decode(#[source] serde_json::Error),
     #[error("the answer has no metadata.resourceVersion to watch from")]
     NoResourceVersion,
-    #[error("the server ended the watch: {message} ({code})")]
-    Status { code: u16, message: String },
     #[error("no answer within {seconds} s")]
     Silent { seconds: u64 },
     #[error("the server ended the watch at once")]
@@ -38,11 +52,26 @@ pub(crate) enum WatchError {
 }
 
 impl WatchError {
+    /// What a Status document says; `otherwise` where it has no message.
+    pub(crate) fn of_status(status: &Value, otherwise: &str) -> Self {
+        let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
+        let message = status["message"].as_str().unwrap_or(otherwise).to_owned();
+        let retry_after = status["details"]["retryAfterSeconds"].as_u64().map(Duration::from_secs);
+        Self::Refused { code, message, retry_after }
+    }
+
     /// The HTTP code of a refusal by the server.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
-            Self::Api(kube::Error::Api(status)) => Some(status.code),
-            Self::Status { code, .. } => Some(*code),
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// How long the server asked not to be asked again.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
             _ => None,
         }
     }

@@ -1,6 +1,8 @@
 //! What an informer shows: a snapshot of its objects, and their changes.
 
+use crate::content;
 use kube::Resource;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -204,14 +206,24 @@ pub(crate) struct Shared<K> {
     trouble: Trouble,
 }
 
-/// The writing side of an informer, held by its task alone.
+/// The writing side of an informer, held by one task or under one lock: there are no two writers at a time.
 pub(crate) struct Writer<K> {
     shared: Arc<Shared<K>>,
+    /// Whether two objects of one UID and revision say the same.
+    equal: fn(&K, &K) -> bool,
+}
+
+impl<K: Resource + Serialize + Send + Sync + 'static> Writer<K> {
+    /// One that decodes each object it writes: a list brings anew what the view holds.
+    pub(crate) fn of(informer: &Informer<K>) -> Self {
+        Self { shared: informer.shared.clone(), equal: content::is_equal }
+    }
 }
 
 impl<K: Resource + Send + Sync + 'static> Writer<K> {
-    pub(crate) fn of(informer: &Informer<K>) -> Self {
-        Self { shared: informer.shared.clone() }
+    /// One that passes on what another view holds, which holds what has not changed.
+    pub(crate) fn passing(informer: &Informer<K>) -> Self {
+        Self { shared: informer.shared.clone(), equal: |_, _| false }
     }
 
     /// Path of the resource, for logs.
@@ -243,18 +255,48 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
     pub(crate) fn show(&self, new: Arc<K>) {
         let key = ObjectKey::of(new.as_ref());
         let handlers = self.shared.handlers.read().unwrap_or_else(PoisonError::into_inner);
-        let old = {
+        let old = self.held(&key);
+        // What has not changed is kept, so that views that pass it on see that.
+        if old.as_ref().is_some_and(|old| self.is_repeated(old, &new)) {
+            return;
+        }
+        {
             let mut objects = self.shared.objects.write().unwrap_or_else(PoisonError::into_inner);
             let of_namespace = objects.entry(key.namespace.unwrap_or_default()).or_default();
-            of_namespace.insert(key.name, new.clone())
-        };
+            of_namespace.insert(key.name, new.clone());
+        }
         match old {
-            Some(old) if same(old.as_ref(), new.as_ref()) => {}
             Some(old) if old.meta().uid != new.meta().uid => {
                 report(&handlers, Change { old: Some(old), new: None });
                 report(&handlers, Change { old: None, new: Some(new) });
             }
             old => report(&handlers, Change { old, new: Some(new) }),
+        }
+    }
+
+    fn held(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        let objects = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.get(key.namespace.as_deref().unwrap_or_default())?.get(&key.name).cloned()
+    }
+
+    /// Whether nothing changed: a list repeats what the watch has already told. UID and revision alone do not tell, as
+    /// a server that was restored from a backup gives out revisions again.
+    fn is_repeated(&self, old: &Arc<K>, new: &Arc<K>) -> bool {
+        if Arc::ptr_eq(old, new) {
+            return true;
+        }
+        let (of_old, of_new) = (old.meta(), new.meta());
+        of_old.uid == of_new.uid
+            && of_old.resource_version.is_some()
+            && of_old.resource_version == of_new.resource_version
+            && (self.equal)(old, new)
+    }
+
+    /// Takes the disappearance of this very object: another of its name that is shown by now stays.
+    pub(crate) fn hide(&self, object: &K) {
+        let key = ObjectKey::of(object);
+        if self.held(&key).is_some_and(|held| held.meta().uid == object.meta().uid) {
+            self.remove(&key);
         }
     }
 
@@ -292,12 +334,6 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
             self.apply(object);
         }
     }
-}
-
-/// Whether nothing changed: a list repeats what the watch has already told.
-fn same<K: Resource>(old: &K, new: &K) -> bool {
-    let (old, new) = (old.meta(), new.meta());
-    old.uid == new.uid && old.resource_version.is_some() && old.resource_version == new.resource_version
 }
 
 fn report<K>(handlers: &[Handler<K>], change: Change<K>) {

@@ -8,6 +8,7 @@ use ambit_runtime::Shutdown;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::{Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -62,7 +63,7 @@ impl Informers {
     /// [`Informers::run_and_wait`]. With `PartialObjectMeta<K>` only metadata is asked for.
     pub fn informer<K>(&self, query: Query) -> Informer<K>
     where
-        K: Resource + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Resource + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
         K::DynamicType: Default + Clone + Send + Sync,
     {
         self.informer_of(K::DynamicType::default(), query)
@@ -74,7 +75,7 @@ impl Informers {
     /// Never: the registry's key holds the type.
     pub fn informer_of<K>(&self, kind: K::DynamicType, query: Query) -> Informer<K>
     where
-        K: Resource + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Resource + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
         K::DynamicType: Clone + Send + Sync,
     {
         let path = K::url_path(&kind, query.in_namespace());

@@ -2,6 +2,7 @@
 //! It never decides what is to be written.
 
 mod clusters;
+mod content;
 mod decode;
 mod error;
 mod events;

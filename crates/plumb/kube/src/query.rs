@@ -3,7 +3,7 @@
 use kube::api::{ListParams, WatchParams};
 
 /// Objects per page of a list, as client-go asks for: bounds what one answer makes the server encode.
-const PAGE_OBJECTS: u32 = 500;
+pub(crate) const PAGE_OBJECTS: u32 = 500;
 
 /// Seconds after which the server ends a watch by itself; its silence past this means a dead connection.
 pub(crate) const WATCH_SECONDS: u32 = 290;
@@ -49,11 +49,11 @@ impl Query {
     }
 
     /// Parameters of one page of the list.
-    pub(crate) fn to_list_params(&self, continue_token: Option<String>) -> ListParams {
+    pub(crate) fn to_list_params(&self, limit: Option<u32>, continue_token: Option<String>) -> ListParams {
         ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            limit: Some(PAGE_OBJECTS),
+            limit,
             continue_token,
             ..ListParams::default()
         }

@@ -36,7 +36,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// synced when this one has.
     pub fn select(&self, keep: impl Fn(&K) -> bool + Send + Sync + 'static) -> (Self, Selection<K>) {
         let part = self.beside();
-        let inner = Inner { all: self.clone(), shown: Writer::of(&part), keep: Mutex::new(Box::new(keep)) };
+        let inner =
+            Inner { all: self.clone(), shown: Writer::passing(&part), keep: Mutex::new(Box::new(keep)) };
         let selection = Selection { inner: Arc::new(inner) };
         let follower = selection.clone();
         self.on_change(move |change: &Change<K>| follower.follow(change));
@@ -73,7 +74,51 @@ impl<K: Resource + Send + Sync + 'static> Selection<K> {
         let keep = self.inner.keep.lock().unwrap_or_else(PoisonError::into_inner);
         match change.new.as_ref().filter(|object| keep(object)) {
             Some(object) => self.inner.shown.show(object.clone()),
-            None => self.inner.shown.remove(&ObjectKey::of(change.latest().as_ref())),
+            // Of a replacement that a new choice has shown already, only the old half is told here.
+            None => self.inner.shown.hide(change.latest()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambit_api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    fn object(uid: &str, revision: &str) -> ConfigMap {
+        let map =
+            json!({"metadata": {"namespace": "n", "name": "a", "uid": uid, "resourceVersion": revision}});
+        serde_json::from_value(map).expect("a ConfigMap")
+    }
+
+    #[test]
+    fn a_new_choice_between_the_halves_of_a_replacement_doubles_nothing() {
+        let all = Informer::<ConfigMap>::new("/p".into());
+        let slot: Arc<Mutex<Option<Selection<ConfigMap>>>> = Arc::default();
+        let early = slot.clone();
+        // Stands for another task that refreshes while a replacement is being told.
+        all.on_change(move |_| {
+            if let Some(selection) = &*early.lock().unwrap() {
+                selection.refresh();
+            }
+        });
+        let (part, selection) = all.select(|_| true);
+        *slot.lock().unwrap() = Some(selection);
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let tell = told.clone();
+        part.on_change(move |change: &Change<ConfigMap>| {
+            let sign = if change.old.is_none() { '+' } else { '-' };
+            tell.lock().unwrap().push(format!("{sign}{}", change.latest().metadata.uid.as_deref().unwrap()));
+        });
+        let writer = Writer::of(&all);
+        writer.apply(object("x", "1"));
+        writer.apply(object("y", "2"));
+        assert_eq!(*told.lock().unwrap(), ["+x", "-x", "+y"]);
+        // A list that repeats what is known leaves the selection alone, too.
+        writer.replace(vec![object("y", "2")], &[]);
+        assert_eq!(told.lock().unwrap().len(), 3);
+        writer.replace(Vec::new(), &[]);
+        assert_eq!(told.lock().unwrap()[3..], ["-y"]);
     }
 }

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Answer {
     /// A list at this revision.
     List(u32, Value),
+    /// The first page of a list.
+    Page(Value),
     /// A watch with these lines that then ends.
     Ended(Vec<Value>),
     /// A watch with these lines that then breaks in the middle of a line.
@@ -30,6 +32,8 @@ enum Answer {
     Open(Vec<Value>),
     /// A refusal.
     Status(u16),
+    /// A refusal that says in how many seconds to come back.
+    Busy(u16, u32),
 }
 
 fn object(name: &str, revision: u32) -> Value {
@@ -48,9 +52,14 @@ fn respond(answer: Answer) -> Response<StreamBody<Frames>> {
         let frame = Ok(Frame::data(Bytes::from(text)));
         futures::stream::once(async { frame }).boxed()
     };
+    let retry_after = if let Answer::Busy(_, seconds) = answer { Some(seconds) } else { None };
     let (code, body): (u16, Frames) = match answer {
         Answer::List(revision, items) => {
             let list = json!({"metadata": {"resourceVersion": revision.to_string()}, "items": items});
+            (200, once(list.to_string()))
+        }
+        Answer::Page(items) => {
+            let list = json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": items});
             (200, once(list.to_string()))
         }
         Answer::Ended(events) => (200, once(lines(events))),
@@ -59,40 +68,51 @@ fn respond(answer: Answer) -> Response<StreamBody<Frames>> {
             (200, once(lines(events) + "{\"type\":\"AD").chain(cut).boxed())
         }
         Answer::Open(events) => (200, once(lines(events)).chain(futures::stream::pending()).boxed()),
-        Answer::Status(code) => {
+        Answer::Status(code) | Answer::Busy(code, _) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": "scripted", "reason": "Scripted", "code": code});
             (code, once(status.to_string()))
         }
     };
-    let response = Response::builder().status(code).header("content-type", "application/json");
+    let mut response = Response::builder().status(code).header("content-type", "application/json");
+    if let Some(seconds) = retry_after {
+        response = response.header("retry-after", seconds);
+    }
     response.body(StreamBody::new(body)).expect("a response")
 }
 
-/// Runs an informer against the script until it has reported `expected` and asked for everything in the script.
-/// Requests are shown as `list` and `watch REVISION`.
-async fn check(script: Vec<Answer>, expected_changes: &[&str], expected_requests: &[&str]) {
-    let script = Arc::new(Mutex::new(VecDeque::from(script)));
-    let (asked, mut requests) = mpsc::unbounded_channel();
+/// A client of a server that answers what `answer` says, and nothing when it says nothing. Requests are shown as `list`,
+/// `more` (the next page), `probe` (one object at most) and `watch REVISION`.
+fn client(answer: impl FnMut(&str) -> Option<Answer> + Send + 'static) -> kube::Client {
+    let answer = Arc::new(Mutex::new(answer));
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
-        let parameter =
-            |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)).map(str::to_owned);
-        let shown = match parameter("resourceVersion=") {
-            Some(revision) => format!("watch {revision}"),
-            None => "list".to_owned(),
+        let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name));
+        let shown = match (parameter("watch="), parameter("continue="), parameter("limit=")) {
+            (Some(_), ..) => format!("watch {}", parameter("resourceVersion=").unwrap_or_default()),
+            (_, Some(_), _) => "more".to_owned(),
+            (.., Some("1")) => "probe".to_owned(),
+            _ => "list".to_owned(),
         };
-        let answer = script.lock().unwrap().pop_front();
-        let asked = asked.clone();
+        let answer = (answer.lock().expect("no script panics"))(&shown);
         async move {
-            let _ = asked.send(shown);
             match answer {
                 Some(answer) => Ok::<_, Infallible>(respond(answer)),
                 None => futures::future::pending().await,
             }
         }
     });
-    let informers = Informers::new(kube::Client::new(service, "default"));
+    kube::Client::new(service, "default")
+}
+
+/// Runs an informer against the script until it has reported `expected` and asked for everything in the script.
+async fn check(script: Vec<Answer>, expected_changes: &[&str], expected_requests: &[&str]) {
+    let mut script = VecDeque::from(script);
+    let (asked, mut requests) = mpsc::unbounded_channel();
+    let informers = Informers::new(client(move |shown| {
+        let _ = asked.send(shown.to_owned());
+        script.pop_front()
+    }));
     let informer = informers.informer::<ConfigMap>(Query::all());
     let (reported, mut changes) = mpsc::unbounded_channel();
     informer.on_change(move |change: &Change<ConfigMap>| {
@@ -129,9 +149,10 @@ async fn a_watch_that_ends_is_resumed_where_it_was() {
     let script = vec![
         Answer::List(5, json!([object("a", 1)])),
         Answer::Ended(vec![event("ADDED", &object("b", 6)), event("DELETED", &object("a", 7))]),
+        Answer::List(7, json!([])),
         Answer::Open(vec![event("MODIFIED", &object("b", 8))]),
     ];
-    check(script, &["+n/a", "+n/b", "-n/a", "~n/b"], &["list", "watch 5", "watch 7"]).await;
+    check(script, &["+n/a", "+n/b", "-n/a", "~n/b"], &["list", "watch 5", "probe", "watch 7"]).await;
 }
 
 #[tokio::test]
@@ -139,9 +160,10 @@ async fn a_watch_that_breaks_is_resumed_after_the_last_whole_event() {
     let script = vec![
         Answer::List(5, json!([])),
         Answer::Broken(vec![event("ADDED", &object("a", 6))]),
+        Answer::List(6, json!([])),
         Answer::Open(vec![event("ADDED", &object("b", 7))]),
     ];
-    check(script, &["+n/a", "+n/b"], &["list", "watch 5", "watch 6"]).await;
+    check(script, &["+n/a", "+n/b"], &["list", "watch 5", "probe", "watch 6"]).await;
 }
 
 #[tokio::test]
@@ -205,20 +227,18 @@ async fn a_replaced_object_is_two_changes_and_an_unreadable_one_stays() {
     let script = vec![
         Answer::List(5, json!([object("a", 1), object("b", 2)])),
         Answer::Ended(vec![event("MODIFIED", &replaced), event("MODIFIED", &unreadable)]),
+        Answer::List(7, json!([])),
         Answer::Status(410),
         Answer::List(9, json!([replaced, unreadable])),
         Answer::Open(vec![event("DELETED", &unreadable)]),
     ];
-    let requests = ["list", "watch 5", "watch 7", "list", "watch 9"];
+    let requests = ["list", "watch 5", "probe", "watch 7", "list", "watch 9"];
     check(script, &["+n/a", "+n/b", "-n/a", "+n/a", "-n/b"], &requests).await;
 }
 
 #[tokio::test]
 async fn asking_twice_shares_and_stopping_early_says_what_was_missing() {
-    let service = tower::service_fn(|_: Request<kube::client::Body>| {
-        futures::future::pending::<Result<Response<StreamBody<Frames>>, Infallible>>()
-    });
-    let informers = Informers::new(kube::Client::new(service, "default"));
+    let informers = Informers::new(client(|_| None));
     let first = informers.informer::<ConfigMap>(Query::all().namespace("n"));
     let stop = Shutdown::new();
     stop.cancel();
@@ -236,10 +256,7 @@ async fn asking_twice_shares_and_stopping_early_says_what_was_missing() {
 
 #[tokio::test]
 async fn what_is_missing_says_why() {
-    let service = tower::service_fn(|_: Request<kube::client::Body>| async {
-        Ok::<_, Infallible>(respond(Answer::Status(500)))
-    });
-    let informers = Informers::new(kube::Client::new(service, "default"));
+    let informers = Informers::new(client(|_| Some(Answer::Status(500))));
     informers.informer::<ConfigMap>(Query::all());
     assert_eq!(informers.missing().len(), 1);
     let stop = Shutdown::new();
@@ -254,6 +271,97 @@ async fn what_is_missing_says_why() {
     let InformerError::Stopped { waiting_for } = outcome.expect_err("it stopped early") else {
         panic!("it stopped")
     };
-    assert!(waiting_for.starts_with("/api/v1/configmaps (request failed: "), "{waiting_for}");
+    assert!(waiting_for.starts_with("/api/v1/configmaps (the server refused: "), "{waiting_for}");
     informers.join().await.expect("no panic");
+}
+
+#[tokio::test]
+async fn a_restored_server_is_listed_anew_even_if_it_lets_us_watch_from_its_future() {
+    let lost = [Answer::Broken(vec![]), Answer::Ended(vec![event("ADDED", &object("c", 901))])];
+    for (lost, seen) in lost.into_iter().zip([vec![], vec!["+n/c"]]) {
+        let script = vec![
+            Answer::List(900, json!([object("a", 1), object("b", 800)])),
+            lost,
+            Answer::List(500, json!([object("a", 1)])),
+            Answer::List(501, json!([object("a", 1)])),
+            Answer::Open(vec![event("ADDED", &object("d", 502))]),
+        ];
+        let gone = if seen.is_empty() { vec!["-n/b"] } else { vec!["-n/b", "-n/c"] };
+        let changes = [vec!["+n/a", "+n/b"], seen, gone, vec!["+n/d"]].concat();
+        check(script, &changes, &["list", "watch 900", "probe", "list", "watch 501"]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_differs_under_the_same_revision_is_told() {
+    let with = |value: &str| {
+        let mut object = object("a", 5);
+        object["data"] = json!({"k": value});
+        object
+    };
+    let typed = |mut object: Value| {
+        (object["apiVersion"], object["kind"]) = ("v1".into(), "ConfigMap".into());
+        object
+    };
+    let script = vec![
+        Answer::List(5, json!([with("before")])),
+        Answer::Status(410),
+        Answer::List(5, json!([typed(with("before"))])),
+        Answer::Status(410),
+        Answer::List(5, json!([with("after")])),
+        Answer::Open(vec![event("ADDED", &object("z", 6))]),
+    ];
+    let requests = ["list", "watch 5", "list", "watch 5", "list", "watch 5"];
+    check(script, &["+n/a", "~n/a", "+n/z"], &requests).await;
+}
+
+#[tokio::test]
+async fn a_list_that_expires_between_its_pages_is_asked_for_whole() {
+    let script = vec![
+        Answer::Page(json!([object("a", 1)])),
+        Answer::Status(410),
+        Answer::List(9, json!([object("b", 8)])),
+        Answer::Open(vec![]),
+    ];
+    check(script, &["+n/b"], &["list", "more", "list", "watch 9"]).await;
+}
+
+/// Requests within a second to a server that lists well and answers each watch by `watch`.
+async fn requests_in_a_second(watch: fn() -> Answer) -> usize {
+    let count = Arc::new(Mutex::new(0));
+    let counted = count.clone();
+    let informers = Informers::new(client(move |shown| {
+        *counted.lock().expect("nothing panics") += 1;
+        Some(if shown.starts_with("watch") { watch() } else { Answer::List(5, json!([object("a", 1)])) })
+    }));
+    informers.informer::<ConfigMap>(Query::all());
+    let stop = Shutdown::new();
+    informers.run_and_wait(&stop).await.expect("it syncs");
+    // A span to count in, not a wait for anything: a slow machine only counts less.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stop.cancel();
+    informers.join().await.expect("no panic");
+    *count.lock().expect("nothing panics")
+}
+
+#[tokio::test]
+async fn a_server_that_lists_but_never_lets_us_watch_is_not_asked_without_a_pause() {
+    let watches: [(fn() -> Answer, usize); 9] = [
+        // Delays of 50, 100, 200 and 400 ms, with a list, a watch and a probe each at most.
+        (|| Answer::Status(410), 15),
+        (|| Answer::Status(404), 15),
+        (|| Answer::Status(403), 15),
+        (|| Answer::Status(401), 15),
+        (|| Answer::Status(500), 15),
+        (|| Answer::Ended(vec![]), 15),
+        (|| Answer::Ended(vec![event("ADDED", &object("a", 5))]), 15),
+        // These two say when to come back: after the list and the watch there is silence.
+        (|| Answer::Busy(429, 60), 2),
+        (|| Answer::Busy(503, 60), 2),
+    ];
+    let counts = watches.map(|(watch, most)| async move { (requests_in_a_second(watch).await, most) });
+    for (number, (count, most)) in futures::future::join_all(counts).await.into_iter().enumerate() {
+        assert!(count <= most, "case {number}: {count} requests, not {most} at most");
+        assert!(count >= 2, "case {number}: {count} requests");
+    }
 }
