@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Long enough for any machine; only a failing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(10);
 /// The root certificate that the controllers publish.

@@ -1,9 +1,9 @@
 //! Informers under a transport that fails: whatever happens on the way, a view ends as the server's list, and what is
-//! told of each object is an unbroken chain of real changes.
+//! told of each object is an unbroken chain of real changes, each to a newer revision.
 
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::{Cluster, PATIENCE, eventually};
 use ambit_api::core::v1::ConfigMap;
-use ambit_kube::{Change, Informers, ObjectKey, Query};
+use ambit_kube::{Change, Informer, Informers, ObjectKey, Query, Selection};
 use ambit_runtime::Shutdown;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -23,96 +23,150 @@ use std::time::Duration;
 
 /// Histories, all at once, each in a namespace of its own.
 const HISTORIES: u64 = 32;
-/// Writes of one history.
+/// Writes of one history at least; it goes on until every fault has struck.
 const WRITES: usize = 40;
 /// Faults of one history; afterwards the transport is whole, so that the view can settle.
-const FAULTS: u32 = 10;
+const FAULTS: usize = 10;
+/// Faults of one history that make an object vanish where no watch sees it.
+const VANISHING: usize = 2;
+/// Bytes after which an answer breaks: most often after an event, as delays grow until something is learnt.
+const BYTES: std::ops::Range<usize> = 300..2000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Frames = BoxStream<'static, Result<Frame<Bytes>, Failure>>;
 type Answer = Response<StreamBody<Frames>>;
 
 /// What goes wrong with one request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
-    None,
     /// It never reaches the server.
     Unsent,
     /// The server does it, and the answer is lost.
     Unanswered,
     Status(u16),
-    Late,
+    /// The answer comes late, and a watch ends after so many bytes.
+    Late(usize),
     /// The answer breaks after so many bytes, most likely within a line.
     Broken(usize),
     /// The answer ends in order after so many bytes.
     Ended(usize),
     /// A line that is no event comes first.
     Garbage,
-    /// An event comes first that says that the revision has expired.
+    /// An event comes first that says that the revision has expired; meanwhile an object has vanished.
     Expired,
 }
 
-struct Transport {
-    inner: Client,
-    rng: StdRng,
-    left: u32,
-    injected: BTreeMap<String, u32>,
-}
+impl Fault {
+    fn name(self) -> String {
+        format!("{self:?}").split('(').next().unwrap_or_default().to_owned()
+    }
 
-impl Transport {
-    fn next(&mut self) -> Fault {
-        if self.left == 0 || self.rng.random_bool(0.4) {
-            return Fault::None;
+    fn random(rng: &mut StdRng) -> Self {
+        match rng.random_range(0..10) {
+            0 => Self::Unsent,
+            1 => Self::Unanswered,
+            2 => Self::Status([401, 410, 429, 500, 503][rng.random_range(0..5)]),
+            3 | 4 => Self::Late(rng.random_range(BYTES)),
+            5 | 6 => Self::Broken(rng.random_range(BYTES)),
+            7 | 8 => Self::Ended(rng.random_range(BYTES)),
+            _ => Self::Garbage,
         }
-        self.left -= 1;
-        let bytes = self.rng.random_range(0..1500);
-        let fault = match self.rng.random_range(0..10) {
-            0 => Fault::Unsent,
-            1 => Fault::Unanswered,
-            2 => Fault::Status([401, 410, 429, 500, 503][self.rng.random_range(0..5)]),
-            3 => Fault::Late,
-            4 | 5 => Fault::Broken(bytes),
-            6 | 7 => Fault::Ended(bytes),
-            8 => Fault::Garbage,
-            _ => Fault::Expired,
-        };
-        let name = format!("{fault:?}").split('(').next().unwrap_or_default().to_owned();
-        *self.injected.entry(name).or_default() += 1;
-        fault
+    }
+
+    /// Whether it only strikes watches.
+    fn is_of_watches(self) -> bool {
+        matches!(self, Self::Late(_) | Self::Broken(_) | Self::Ended(_) | Self::Garbage | Self::Expired)
     }
 }
 
+/// What is to go wrong, and what did.
+struct Plan {
+    faults: Vec<Fault>,
+    /// Objects that vanish with [`Fault::Expired`].
+    victims: Vec<String>,
+    struck: Vec<Fault>,
+}
+
+impl Plan {
+    fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut faults: Vec<Fault> = (VANISHING..FAULTS).map(|_| Fault::random(&mut rng)).collect();
+        for _ in 0..VANISHING {
+            faults.insert(rng.random_range(0..=faults.len()), Fault::Expired);
+        }
+        let victims = (0..VANISHING).map(|number| format!("victim-{number}")).collect();
+        Self { faults, victims, struck: Vec::new() }
+    }
+
+    /// The next fault that can strike a request of this kind.
+    fn next(&mut self, is_watch: bool) -> Option<Fault> {
+        let at = self.faults.iter().position(|fault| is_watch || !fault.is_of_watches())?;
+        Some(self.faults.remove(at))
+    }
+
+    fn is_spent(&self) -> bool {
+        self.struck.len() == FAULTS
+    }
+}
+
+type SharedPlan = Arc<Mutex<Plan>>;
+
+fn note(plan: &SharedPlan, fault: Fault) {
+    plan.lock().expect("no request panics").struck.push(fault);
+}
+
 /// A client whose requests meet faults.
-fn faulty(transport: Arc<Mutex<Transport>>) -> Client {
+fn faulty(inner: Client, api: Api<ConfigMap>, plan: SharedPlan) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, fault) = {
-            let mut transport = transport.lock().expect("no request panics");
-            (transport.inner.clone(), transport.next())
-        };
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+        let fault = plan.lock().expect("no request panics").next(is_watch);
+        let (client, api, plan) = (inner.clone(), api.clone(), plan.clone());
         async move {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
             match fault {
-                Fault::Unsent => return Err("no route to the server".into()),
-                Fault::Status(code) => return Ok(refusal(code)),
-                Fault::Late => tokio::time::sleep(Duration::from_millis(30)).await,
-                _ => {}
+                Some(fault) => struck(fault, (client, api), request, plan).await,
+                None => Ok(client.send(request).await?.map(|body| StreamBody::new(frames(body)))),
             }
-            let response = client.send(request).await?.map(frames);
-            Ok::<_, Failure>(match fault {
-                Fault::Unanswered => return Err("connection reset".into()),
-                Fault::Broken(bytes) => cut(response, bytes, true),
-                Fault::Ended(bytes) if is_watch => cut(response, bytes, false),
-                Fault::Garbage if is_watch => preceded(response, "{\"type\":\"ADDED\",\"object\":7}\n"),
-                Fault::Expired if is_watch => {
-                    let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired",
-                        "message": "too old resource version"}});
-                    preceded(response, &format!("{status}\n"))
-                }
-                _ => response.map(StreamBody::new),
-            })
         }
     });
     Client::new(service, "default")
+}
+
+/// The answer to a request that a fault strikes.
+async fn struck(
+    fault: Fault,
+    (client, api): (Client, Api<ConfigMap>),
+    request: Request<Body>,
+    plan: SharedPlan,
+) -> Result<Answer, Failure> {
+    let cut_later = matches!(fault, Fault::Late(_) | Fault::Broken(_) | Fault::Ended(_));
+    if !cut_later {
+        note(&plan, fault);
+    }
+    match fault {
+        Fault::Unsent => return Err("no route to the server".into()),
+        Fault::Status(code) => return Ok(refusal(code)),
+        Fault::Late(_) => tokio::time::sleep(Duration::from_millis(30)).await,
+        Fault::Expired => {
+            let victim =
+                plan.lock().expect("no request panics").victims.pop().expect("as many as such faults");
+            api.delete(&victim, &DeleteParams::default()).await?;
+        }
+        _ => {}
+    }
+    let response = client.send(request).await?.map(frames);
+    Ok(match fault {
+        Fault::Unanswered => return Err("connection reset".into()),
+        Fault::Late(bytes) | Fault::Broken(bytes) | Fault::Ended(bytes) => {
+            cut(response, bytes, move || note(&plan, fault), matches!(fault, Fault::Broken(_)))
+        }
+        Fault::Garbage => preceded(response, "{\"type\":\"ADDED\",\"object\":7}\n"),
+        Fault::Expired => {
+            let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired",
+                "message": "too old resource version"}});
+            preceded(response, &format!("{status}\n"))
+        }
+        Fault::Unsent | Fault::Status(_) => unreachable!("answered above"),
+    })
 }
 
 fn frames(body: Body) -> Frames {
@@ -132,7 +186,12 @@ fn refusal(code: u16) -> Answer {
 }
 
 /// The answer up to so many bytes, then an error or the end.
-fn cut(response: Response<Frames>, bytes: usize, breaks: bool) -> Answer {
+fn cut(
+    response: Response<Frames>,
+    bytes: usize,
+    done: impl FnOnce() + Send + 'static,
+    breaks: bool,
+) -> Answer {
     response.map(|frames| {
         let short = stream::unfold((frames, bytes), |(mut frames, left)| async move {
             if left == 0 {
@@ -144,8 +203,11 @@ fn cut(response: Response<Frames>, bytes: usize, breaks: bool) -> Answer {
             let left = left - data.len();
             Some((Ok(Frame::data(data)), (frames, left)))
         });
-        let end = stream::iter(breaks.then(|| Err::<Frame<Bytes>, Failure>("connection reset".into())));
-        StreamBody::new(short.chain(end).boxed())
+        let end = stream::once(async move {
+            done();
+            breaks.then(|| Err::<Frame<Bytes>, Failure>("connection reset".into()))
+        });
+        StreamBody::new(short.chain(end.filter_map(futures::future::ready)).boxed())
     })
 }
 
@@ -154,22 +216,35 @@ fn preceded(response: Response<Frames>, first: &str) -> Answer {
 }
 
 /// UID and revision.
-type Version = (String, String);
+type Version = (String, u64);
 
 fn version(map: &ConfigMap) -> Version {
     let meta = map.meta();
-    (meta.uid.clone().unwrap_or_default(), meta.resource_version.clone().unwrap_or_default())
+    let revision = meta.resource_version.as_deref().and_then(|text| text.parse().ok());
+    (meta.uid.clone().unwrap_or_default(), revision.expect("the server's revisions are numbers"))
 }
 
 /// Checks that changes make a chain; keeps the last version of each object.
 #[derive(Default)]
 struct Chain {
     last: BTreeMap<String, Version>,
+    /// The newest revision that was ever told of a name.
+    newest: BTreeMap<String, u64>,
     broken: Vec<String>,
     changes: usize,
 }
 
+type SharedChain = Arc<Mutex<Chain>>;
+
 impl Chain {
+    /// One that is told what an informer tells.
+    fn of(informer: &Informer<ConfigMap>) -> SharedChain {
+        let chain = SharedChain::default();
+        let told = chain.clone();
+        informer.on_change(move |change| told.lock().expect("no handler panics").take(change));
+        chain
+    }
+
     fn take(&mut self, change: &Change<ConfigMap>) {
         self.changes += 1;
         let name = ObjectKey::of(change.latest().as_ref()).name;
@@ -178,12 +253,19 @@ impl Chain {
             self.broken.push(format!("{name}: {old:?} follows {:?}", self.last.get(&name)));
         }
         if let (Some(old), Some(new)) = (&old, &new)
-            && (old.0 != new.0 || old.1 == new.1)
+            && (old.0 != new.0 || old.1 >= new.1)
         {
             self.broken.push(format!("{name}: {old:?} to {new:?} is no change of one object"));
         }
         match new {
-            Some(new) => self.last.insert(name, new),
+            Some(new) => {
+                let newest = self.newest.entry(name.clone()).or_default();
+                if *newest > new.1 {
+                    self.broken.push(format!("{name}: {new:?} was told after revision {newest}"));
+                }
+                *newest = new.1;
+                self.last.insert(name, new)
+            }
             None => self.last.remove(&name),
         };
     }
@@ -202,52 +284,81 @@ async fn write(api: &Api<ConfigMap>, rng: &mut StdRng) {
     }
 }
 
-/// Lives through one history; returns the faults that were injected and the changes that were told.
-async fn history(client: Client, seed: u64) -> (BTreeMap<String, u32>, usize) {
+/// Of what a selection shows, told by data that every write changes.
+fn is_even(map: &ConfigMap) -> bool {
+    let number = map.data.as_ref().and_then(|data| data.get("n")?.parse::<u32>().ok());
+    number.is_some_and(|number| number % 2 == 0)
+}
+
+/// Writes until there have been enough and every fault has struck.
+async fn live(api: &Api<ConfigMap>, rng: &mut StdRng, plan: &SharedPlan, selection: &Selection<ConfigMap>) {
+    let mut written = 0;
+    while written < WRITES || !plan.lock().expect("no request panics").is_spent() {
+        write(api, rng).await;
+        written += 1;
+        // A pause now and then lets watches begin and break in the middle of a history.
+        if written > WRITES || rng.random_bool(0.3) {
+            tokio::time::sleep(Duration::from_millis(rng.random_range(1..40))).await;
+        }
+        match rng.random_range(0..12) {
+            0 => selection.choose(|map| !is_even(map)),
+            1 => selection.choose(is_even),
+            2 => selection.refresh(),
+            _ => {}
+        }
+    }
+    selection.choose(is_even);
+}
+
+/// Lives through one history; returns the faults that struck and how many changes were told.
+async fn history(client: Client, seed: u64) -> (Vec<Fault>, usize) {
     let namespace = format!("history-{seed}");
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     let mut rng = StdRng::seed_from_u64(seed);
-    write(&api, &mut rng).await;
-    let transport = Transport {
-        inner: client,
-        rng: StdRng::seed_from_u64(seed + 1000),
-        left: FAULTS,
-        injected: BTreeMap::new(),
-    };
-    let transport = Arc::new(Mutex::new(transport));
-    let informers = Informers::new(faulty(transport.clone()));
-    let chain: Arc<Mutex<Chain>> = Arc::default();
+    let plan = Arc::new(Mutex::new(Plan::new(seed + 1000)));
+    let victims = plan.lock().expect("nothing panics").victims.clone();
+    for name in &victims {
+        let map = json!({"metadata": {"name": name, "labels": {"team": "x"}}, "data": {"n": "2"}});
+        let map = serde_json::from_value(map).expect("a ConfigMap");
+        api.create(&PostParams::default(), &map).await.expect("it is created");
+    }
+    let informers = Informers::new(faulty(client, api.clone(), plan.clone()));
     let view = informers.informer::<ConfigMap>(Query::all().namespace(&namespace).labels("team=x"));
-    let told = chain.clone();
-    view.on_change(move |change| told.lock().expect("no handler panics").take(change));
+    let (part, selection) = view.select(is_even);
+    let chains = [Chain::of(&view), Chain::of(&part)];
     let stop = Shutdown::new();
-    let writes = async {
-        for _ in 0..WRITES {
-            write(&api, &mut rng).await;
-            // A pause now and then lets watches begin and break in the middle of a history.
-            if rng.random_bool(0.3) {
-                tokio::time::sleep(Duration::from_millis(rng.random_range(1..40))).await;
-            }
-        }
-    };
-    let (synced, ()) = tokio::join!(informers.run_and_wait(&stop), writes);
+    let lived =
+        async { tokio::join!(informers.run_and_wait(&stop), live(&api, &mut rng, &plan, &selection)) };
+    let (synced, ()) = tokio::time::timeout(PATIENCE, lived).await.expect("every fault strikes in time");
     synced.expect("it syncs");
+    // What comes after the last fault comes, too.
+    write(&api, &mut rng).await;
     let params = ListParams::default().labels("team=x");
     eventually(&format!("the view of history {seed} is the server's list"), async || {
-        let list = api.list(&params).await.ok()?;
-        let wanted: BTreeMap<String, Version> =
-            list.items.iter().map(|map| (ObjectKey::of(map).name, version(map))).collect();
-        let shown = view.list().iter().map(|map| (ObjectKey::of(map.as_ref()).name, version(map))).collect();
-        let chain = chain.lock().expect("no handler panics");
-        assert!(chain.broken.is_empty(), "history {seed}: {:?}", chain.broken);
-        (wanted == shown && chain.last == wanted).then_some(())
+        let list = api.list(&params).await.ok()?.items;
+        let versions = |maps: &mut dyn Iterator<Item = &ConfigMap>| -> BTreeMap<String, Version> {
+            maps.map(|map| (ObjectKey::of(map).name, version(map))).collect()
+        };
+        let wanted = [versions(&mut list.iter()), versions(&mut list.iter().filter(|map| is_even(map)))];
+        let shown = [view.list(), part.list()].map(|maps| versions(&mut maps.iter().map(AsRef::as_ref)));
+        let told = chains.each_ref().map(|chain| {
+            let chain = chain.lock().expect("no handler panics");
+            assert!(chain.broken.is_empty(), "history {seed}: {:?}", chain.broken);
+            chain.last.clone()
+        });
+        (wanted == shown && wanted == told).then_some(())
     })
     .await;
     stop.cancel();
     informers.join().await.expect("no informer panics");
-    let injected = transport.lock().expect("no request panics").injected.clone();
-    let changes = chain.lock().expect("no handler panics").changes;
-    (injected, changes)
+    assert!(
+        victims.iter().all(|name| view.get(Some(&namespace), name).is_none()),
+        "history {seed}: {victims:?}"
+    );
+    let struck = std::mem::take(&mut plan.lock().expect("no request panics").struck);
+    assert_eq!(struck.len(), FAULTS, "history {seed}");
+    let changes = chains[0].lock().expect("no handler panics").changes;
+    (struck, changes)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,16 +368,16 @@ async fn views_recover_from_every_fault_without_missing_or_doubling_a_change() {
         cluster.create_namespace(&format!("history-{seed}")).await;
     }
     let all = (0..HISTORIES).map(|seed| history(cluster.client.clone(), seed));
-    let mut injected: BTreeMap<String, u32> = BTreeMap::new();
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     let mut changes = 0;
-    for (faults, told) in futures::future::join_all(all).await {
+    for (struck, told) in futures::future::join_all(all).await {
         changes += told;
-        for (fault, count) in faults {
-            *injected.entry(fault).or_default() += count;
+        for fault in struck {
+            *kinds.entry(fault.name()).or_default() += 1;
         }
     }
     // Every kind of fault was met, else the test would prove less than it says.
-    assert_eq!(injected.len(), 8, "{injected:?}");
+    assert_eq!(kinds.len(), 8, "{kinds:?}");
     assert!(changes > WRITES, "{changes} changes");
     cluster.stop().await;
 }
