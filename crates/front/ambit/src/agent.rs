@@ -14,16 +14,26 @@ use std::time::Duration;
 const FIND_DEADLINE: Duration = Duration::from_secs(60);
 /// Pause between looks at its readiness.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Runs the agent alone, or one of the operator's commands.
-pub(crate) async fn run(args: cli::Agent) -> Result<()> {
+
+/// Settings of the agent, to which this process is confined from now on. To be called before there is a second thread.
+///
+/// # Errors
+/// A setting is wrong, or the process lacks a right that every agent needs.
+pub(crate) fn confined(args: &cli::Agent) -> Result<ambit_agent::Settings> {
+    let mut settings = settings(args)?;
+    if args.cni.cni_conf_dir.is_some() {
+        settings.install = Some(roles::install_settings(&args.cni)?);
+    }
+    Ok(ambit_agent::confine(settings)?)
+}
+
+/// Runs the agent alone with the settings to which this process was confined, or one of the operator's commands.
+pub(crate) async fn run(args: cli::Agent, confined: Option<ambit_agent::Settings>) -> Result<()> {
     match args.action {
         Some(cli::AgentAction::Check { output }) => agent_check::run(&args, output),
         Some(cli::AgentAction::Uninstall) => uninstall(&args).await,
         None => {
-            let mut settings = settings(&args)?;
-            if args.cni.cni_conf_dir.is_some() {
-                settings.install = Some(roles::install_settings(&args.cni)?);
-            }
+            let settings = confined.context("the agent was not confined")?;
             let client = connect(args.connection.kubeconfig.as_deref()).await?;
             roles::alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
         }
@@ -37,6 +47,7 @@ fn settings(args: &cli::Agent) -> Result<ambit_agent::Settings> {
     Ok(ambit_agent::Settings {
         run_dir: args.run_dir.clone(),
         handover_socket: args.handover_socket.clone(),
+        proc_root: args.proc_root.clone(),
         system_namespace: args.system_namespace.clone(),
         excluded_namespaces: args.exclude_namespaces.clone(),
         dns_capture: args.dns_capture,

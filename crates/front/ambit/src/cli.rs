@@ -360,6 +360,9 @@ pub(crate) struct Agent {
     /// Socket of the hand-over to the node proxy.
     #[arg(long, env = "ZTUNNEL_UDS_ADDRESS", default_value = path::HANDOVER_SOCKET, value_name = "PATH")]
     pub(crate) handover_socket: PathBuf,
+    /// Where the /proc of the node is mounted. In a container that does not share the node's process ids, /proc is another.
+    #[arg(long, default_value = "/proc", value_name = "DIR")]
+    pub(crate) proc_root: PathBuf,
     /// Namespaces whose pods are never captured.
     #[arg(
         long,

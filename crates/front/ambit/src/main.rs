@@ -36,6 +36,11 @@ fn main() -> ExitCode {
 }
 
 fn run(command: cli::Command) -> anyhow::Result<ExitCode> {
+    // Before there is any thread: what a process gives up, each of its threads would have to give up.
+    let confined = match &command {
+        cli::Command::Agent(args) if args.action.is_none() => Some(agent::confined(args)?),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
@@ -44,7 +49,7 @@ fn run(command: cli::Command) -> anyhow::Result<ExitCode> {
             cli::Command::Controllers(args) => roles::controllers(args).await,
             cli::Command::Node(args) => roles::node(args).await,
             cli::Command::ControlPlane(args) => roles::control_plane(args).await,
-            cli::Command::Agent(args) => agent::run(args).await,
+            cli::Command::Agent(args) => agent::run(args, confined).await,
             cli::Command::Proxy => roles::proxy().await,
             cli::Command::Config(args) => return config::run(args.action).await,
             cli::Command::Status(args) => return status::run(args).await,

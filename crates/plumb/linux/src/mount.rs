@@ -126,9 +126,23 @@ pub fn unmount_below(dir: &Path) -> Result<usize, MountError> {
 /// # Errors
 /// The mount table cannot be read.
 pub fn mount_points_below(dir: &Path) -> Result<Vec<PathBuf>, MountError> {
+    Ok(mounts()?.into_iter().map(|mount| mount.point).filter(|point| point.starts_with(dir)).collect())
+}
+
+/// A mount, as the mount table shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// Where it is.
+    pub(crate) point: PathBuf,
+    /// Whether the mount lets its file system be written.
+    pub(crate) writable: bool,
+}
+
+/// All mounts, in the order they were made.
+pub(crate) fn mounts() -> Result<Vec<Mount>, MountError> {
     // The calling thread's own table: threads may live in different mount namespaces.
     let table = std::fs::read("/proc/thread-self/mountinfo").map_err(MountError::Table)?;
-    Ok(table.split(|b| *b == b'\n').filter_map(parse_mount_point).filter(|p| p.starts_with(dir)).collect())
+    Ok(table.split(|b| *b == b'\n').filter_map(parse_mount).collect())
 }
 
 /// Whether `dir` is itself a mount point.
@@ -149,9 +163,16 @@ pub fn filesystem_bytes(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.blocks().saturating_mul(unit), stat.blocks_available().saturating_mul(unit)))
 }
 
-/// The mount point is the fifth field; blanks and backslashes in it are octal escapes. Source: proc(5).
-fn parse_mount_point(line: &[u8]) -> Option<PathBuf> {
-    let field = line.split(|b| *b == b' ').nth(4)?;
+/// The mount point is the fifth field, the options of the mount are the sixth. Source: proc(5).
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ').skip(4);
+    let point = unescape(fields.next()?);
+    let writable = fields.next()?.split(|b| *b == b',').any(|option| option == b"rw");
+    Some(Mount { point, writable })
+}
+
+/// Blanks and backslashes are octal escapes. Source: proc(5).
+fn unescape(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -171,7 +192,7 @@ fn parse_mount_point(line: &[u8]) -> Option<PathBuf> {
             }
         }
     }
-    Some(PathBuf::from(OsString::from_vec(path)))
+    PathBuf::from(OsString::from_vec(path))
 }
 
 fn mount_error(what: &str, target: &Path, source: Errno) -> MountError {
@@ -231,7 +252,8 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, expected: Option<&str>) {
-        assert_eq!(parse_mount_point(line.as_bytes()), expected.map(PathBuf::from));
+        let found = parse_mount(line.as_bytes()).map(|mount| mount.point);
+        assert_eq!(found, expected.map(PathBuf::from));
     }
 
     #[test]

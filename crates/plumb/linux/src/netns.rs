@@ -74,7 +74,11 @@ impl NetNs {
         })
     }
 
-    fn from_file(file: File, path: &Path) -> Result<Self, Error> {
+    /// Takes over an open file. `path` is for messages.
+    ///
+    /// # Errors
+    /// It is not a network namespace.
+    pub fn from_file(file: File, path: &Path) -> Result<Self, Error> {
         let not_one = || Error::NotANetworkNamespace { path: path.to_owned() };
         // SAFETY: the descriptor is open for the whole call, and NS_GET_NSTYPE takes no argument.
         let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };

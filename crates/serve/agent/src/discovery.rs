@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::capture::is_of;
 use ambit_linux::netns::{NetNs, NetNsId};
-use ambit_linux::process;
+use ambit_linux::own_mounts::OwnMounts;
+use ambit_linux::{Error as LinuxError, process};
 use ambit_runtime::Clock;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -21,6 +22,8 @@ pub(crate) struct Finder {
     proc_root: Arc<Path>,
     /// The node's own network namespace, which is no pod's.
     node: NetNsId,
+    /// The process's own view of the files, past which the runtime's names of namespaces are looked up.
+    mounts: Option<Arc<OwnMounts>>,
     clock: Clock,
     last: Arc<Mutex<Option<Scan>>>,
 }
@@ -40,8 +43,17 @@ pub(crate) struct Found {
 }
 
 impl Finder {
-    pub(crate) fn new(proc_root: &Path, node: NetNsId) -> Self {
-        Self { proc_root: proc_root.into(), node, clock: Clock, last: Arc::default() }
+    pub(crate) fn new(proc_root: &Path, node: NetNsId, mounts: Option<Arc<OwnMounts>>) -> Self {
+        Self { proc_root: proc_root.into(), node, mounts, clock: Clock, last: Arc::default() }
+    }
+
+    /// The namespace that a runtime names by a path: as the runtime sees it, since it may have been mounted there just now.
+    pub(crate) fn open(&self, path: &Path) -> Result<NetNs, LinuxError> {
+        let Some(mounts) = &self.mounts else { return NetNs::open(path) };
+        let file = mounts
+            .open_outside(path)
+            .map_err(|e| LinuxError::system(format!("open the network namespace {}", path.display()), e))?;
+        NetNs::from_file(file, path)
     }
 
     /// The network namespace of the node itself.
@@ -149,7 +161,7 @@ mod tests {
         // The oldest process with the pod's UID is in a namespace that is not the pod's.
         proc_of(proc.path(), 10, 1, WEB, &other.netns);
         proc_of(proc.path(), 11, 2, WEB, &pod.netns);
-        let finder = Finder::new(proc.path(), node.netns.id());
+        let finder = Finder::new(proc.path(), node.netns.id(), None);
         let found = finder.scan().unwrap();
         assert_eq!(found.namespace("shop/web", WEB, &[pod.address]).unwrap().id(), pod.netns.id());
         let nowhere = [IpAddr::from([10, 9, 9, 9])];
@@ -166,7 +178,7 @@ mod tests {
         proc_of(proc.path(), 10, 1, WEB, &web.netns);
         // A process of the database that entered the web pod's network, and nothing else of it.
         proc_of(proc.path(), 11, 2, DB, &web.netns);
-        let finder = Finder::new(proc.path(), node.netns.id());
+        let finder = Finder::new(proc.path(), node.netns.id(), None);
         let refused = finder.find("shop/db", DB, &[db.address]).unwrap_err();
         assert!(matches!(refused, Error::NotThePods { .. }), "{refused}");
         assert_eq!(finder.find("shop/web", WEB, &[web.address]).unwrap().id(), web.netns.id());
@@ -184,7 +196,7 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         proc_of(proc.path(), 10, 1, WEB, &pod.netns);
         proc_of(proc.path(), 11, 2, WEB, &twin);
-        let finder = Finder::new(proc.path(), node.netns.id());
+        let finder = Finder::new(proc.path(), node.netns.id(), None);
         let refused = finder.find("shop/web", WEB, &[pod.address]).unwrap_err();
         assert!(matches!(refused, Error::TwoNamespaces { .. }), "{refused}");
         assert!(refused.to_string().contains(&twin.id().to_string()), "{refused}");
@@ -197,7 +209,7 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         proc_of(proc.path(), 9, 1, WEB, &node.netns);
         proc_of(proc.path(), 10, 2, WEB, &pod.netns);
-        let finder = Finder::new(proc.path(), node.netns.id());
+        let finder = Finder::new(proc.path(), node.netns.id(), None);
         let found = finder.scan().unwrap();
         // The id now belongs to a process of another pod.
         std::fs::remove_dir_all(proc.path().join("10")).unwrap();
@@ -215,7 +227,7 @@ mod tests {
         proc_of(proc.path(), 10, 1, WEB, &other.netns);
         proc_of(proc.path(), 11, 2, WEB, &pod.netns);
         proc_of(proc.path(), 12, 2, DB, &other.netns);
-        let finder = Finder::new(proc.path(), node.netns.id());
+        let finder = Finder::new(proc.path(), node.netns.id(), None);
         let look = || {
             for _ in 0..50 {
                 drop(finder.scan().unwrap());

@@ -13,6 +13,16 @@ pub enum Error {
         "the node agent needs root: it enters the network namespaces of pods and changes their packet rules"
     )]
     NotRoot,
+    /// A right is missing without which no agent works.
+    #[error(
+        "the node agent lacks {capability}, which it needs for {reason}: give it to its container or process"
+    )]
+    Lacks {
+        /// The right.
+        capability: ambit_linux::capability::Capability,
+        /// What for.
+        reason: &'static str,
+    },
     /// The kernel lacks something or refused something.
     #[error("cannot {attempt}")]
     Kernel {

@@ -13,10 +13,13 @@ use crate::metrics::Metrics;
 use ambit_cni_conf::list::PLUGIN_TYPE;
 use ambit_cni_conf::rivalry::{Move, Rivalry, suspect};
 use ambit_cni_conf::{Entry, File, Place, Plan, Step, Wanted, plan};
+use ambit_linux::own_mounts::OwnMounts;
 use ambit_linux::watch::DirectoryWatch;
 use ambit_runtime::readiness::{Blocker, Readiness};
 use ambit_runtime::{Clock, Shutdown};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between looks when nothing changes: a net below the kernel's notices, which it does not give for the target of a
@@ -101,12 +104,20 @@ enum Found {
     Contested { wait: Duration, problem: String },
 }
 
+/// Where the installation is seen from outside.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) readiness: Readiness,
+    pub(crate) metrics: Metrics,
+}
+
 /// Keeps everything in place until `shutdown`.
 pub(crate) struct Installer {
     settings: Settings,
     entry: Entry,
-    readiness: Readiness,
-    metrics: Metrics,
+    /// The process's own view of the files, in which a directory that replaces another is read-only at first.
+    mounts: Option<Arc<OwnMounts>>,
+    seen: Seen,
     started: Instant,
     rivalry: Rivalry,
     copied: files::Copied,
@@ -116,14 +127,14 @@ pub(crate) struct Installer {
 }
 
 impl Installer {
-    pub(crate) fn new(settings: Settings, entry: Entry, readiness: Readiness, metrics: Metrics) -> Self {
+    pub(crate) fn new(settings: Settings, entry: Entry, mounts: Option<Arc<OwnMounts>>, seen: Seen) -> Self {
         let waiting = "the CNI configuration".to_owned();
-        let blocked = Some((readiness.block(waiting.clone()), waiting));
+        let blocked = Some((seen.readiness.block(waiting.clone()), waiting));
         Self {
             settings,
             entry,
-            readiness,
-            metrics,
+            mounts,
+            seen,
             started: Clock.now(),
             rivalry: Rivalry::default(),
             copied: files::Copied::default(),
@@ -151,7 +162,7 @@ impl Installer {
                 watch = Watches::new(&self.settings).map_err(|e| self.block(with_causes(&e))).ok();
             }
             let looked = tokio::task::spawn_blocking(move || {
-                let next = self.look();
+                let next = self.look(self.now());
                 (self, next)
             });
             let next = match looked.await {
@@ -190,8 +201,9 @@ impl Installer {
         Ok(())
     }
 
-    /// Looks once, repairs what may be repaired, and tells how long to wait for a change; not at all after a write.
-    fn look(&mut self) -> Option<Duration> {
+    /// Looks once, repairs what may be repaired, and tells how long to wait for a change; not at all after a write. `now`
+    /// counts from the installer's start.
+    fn look(&mut self, now: Duration) -> Option<Duration> {
         let target = self.settings.bin_dir.join(PLUGIN_TYPE);
         match files::copy_plugin(&self.settings.plugin, &target, &mut self.copied) {
             Ok(true) => {
@@ -199,18 +211,14 @@ impl Installer {
                 return None;
             }
             Ok(false) => {}
-            Err(error) => {
-                self.metrics.count_install("COPY_BINARIES_FAILURE");
-                self.block(with_causes(&error));
-                return Some(RETRY_PERIOD);
-            }
+            Err(error) => return Some(self.failed("COPY_BINARIES_FAILURE", &error)),
         }
-        match self.repair() {
+        match self.repair(now) {
             Ok(Found::Wrote) => {
-                self.metrics.count_install("SUCCESS");
+                self.seen.metrics.count_install("SUCCESS");
                 None
             }
-            Ok(Found::InPlace) => Some(self.in_place()),
+            Ok(Found::InPlace) => Some(self.in_place(now)),
             Ok(Found::Useless(problem)) => {
                 self.block(problem);
                 Some(CHECK_PERIOD)
@@ -223,20 +231,29 @@ impl Installer {
                 self.block(problem);
                 Some(wait)
             }
-            Err(error) => {
-                self.metrics.count_install("CREATE_CNI_CONFIG_FAILURE");
-                self.block(with_causes(&error));
-                Some(RETRY_PERIOD)
-            }
+            Err(error) => Some(self.failed("CREATE_CNI_CONFIG_FAILURE", &error)),
         }
     }
 
-    fn in_place(&mut self) -> Duration {
+    /// A failure is tried again soon, since what causes it (a full disk, a directory that is not there) gives no notice when it ends.
+    fn failed(&mut self, result: &'static str, error: &Error) -> Duration {
+        self.seen.metrics.count_install(result);
+        if let (Some(mounts), Error::File { path, source, .. }) = (&self.mounts, error)
+            && source.kind() == io::ErrorKind::ReadOnlyFilesystem
+            && let Some(directory) = path.parent()
+            && let Err(refused) = mounts.let_write(directory)
+        {
+            tracing::debug!(error = %refused, "a directory stays read-only");
+        }
+        self.block(with_causes(error));
+        RETRY_PERIOD
+    }
+
+    fn in_place(&mut self, now: Duration) -> Duration {
         if self.blocked.take().is_some() {
             tracing::info!(directory = %self.settings.conf_dir.display(), "the plugin and its entry are in place");
         }
-        self.metrics.set_installed(true);
-        let now = self.now();
+        self.seen.metrics.set_installed(true);
         if self.rivalry.held(now) {
             tracing::info!("the other writer of the CNI configuration has stopped");
         }
@@ -247,15 +264,15 @@ impl Installer {
 
     /// Not ready, and why. The same problem is reported once.
     fn block(&mut self, problem: String) {
-        self.metrics.set_installed(false);
+        self.seen.metrics.set_installed(false);
         if self.blocked.as_ref().is_some_and(|(_, known)| *known == problem) {
             return;
         }
         tracing::warn!(%problem, "the plugin is not in place");
-        self.blocked = Some((self.readiness.block(format!("CNI plugin: {problem}")), problem));
+        self.blocked = Some((self.seen.readiness.block(format!("CNI plugin: {problem}")), problem));
     }
 
-    fn repair(&mut self) -> Result<Found, Error> {
+    fn repair(&mut self, now: Duration) -> Result<Found, Error> {
         let directory = self.settings.conf_dir.clone();
         let Inspection { files, plan } = inspect(&self.settings, self.entry.clone())?;
         self.report_ignored(&plan);
@@ -273,18 +290,20 @@ impl Installer {
                     "rename one of the two, or set neither --cni-conf-name nor --cni-own-file"
                 )),
             }),
-            Step::Write { name, text, replaces } => self.write(&files, name, text, replaces.as_deref()),
+            Step::Write { name, text, replaces } => {
+                self.write(now, &files, (name, text), replaces.as_deref())
+            }
         }
     }
 
     fn write(
         &mut self,
+        now: Duration,
         files: &[File],
-        name: &str,
-        text: &str,
+        (name, text): (&str, &str),
         replaces: Option<&str>,
     ) -> Result<Found, Error> {
-        let (now, before) = (self.now(), self.rivalry.is_contested());
+        let before = self.rivalry.is_contested();
         let path = self.settings.conf_dir.join(name);
         let decided = self.rivalry.lost(now);
         if self.rivalry.is_contested() {
@@ -296,7 +315,7 @@ impl Installer {
                 path.display()
             );
             if !before {
-                self.metrics.count_install("CREATE_CNI_CONFIG_FAILURE");
+                self.seen.metrics.count_install("CREATE_CNI_CONFIG_FAILURE");
             }
             if let Move::Wait(wait) = decided {
                 return Ok(Found::Contested { wait, problem });

@@ -3,6 +3,7 @@
 
 mod annotate;
 mod capture;
+mod confine;
 mod discovery;
 mod enroll;
 mod error;
@@ -19,13 +20,16 @@ mod run;
 mod status;
 mod work;
 
+pub use ambit_linux::own_mounts::OwnMounts;
 pub use ambit_node_plan::enroll::selector::Selectors;
+pub use confine::confine;
 pub use error::Error;
 pub use run::run;
 pub use status::{NodeStatus, PODS_PATH, PodStatus};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What becomes of running pods that are to be captured, while they are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub struct Settings {
     pub uncaptured: Uncaptured,
     /// Where the plugin and its entry are kept in place; none leaves that to somebody else.
     pub install: Option<install::Settings>,
+    /// The process's own view of the files, as [`confine`] made it; none sees them as everybody does.
+    pub mounts: Option<Arc<OwnMounts>>,
 }
 
 impl Settings {
@@ -95,6 +101,7 @@ impl Settings {
             release_on_stop: false,
             uncaptured: Uncaptured::KeptOff,
             install: None,
+            mounts: None,
         }
     }
 }

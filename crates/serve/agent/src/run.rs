@@ -3,7 +3,7 @@
 use crate::discovery::Finder;
 use crate::enroll::{self, Enroller, OnStop};
 use crate::http::Listener;
-use crate::install::Installer;
+use crate::install::{Installer, Seen};
 use crate::metrics::Metrics;
 use crate::pod_set::PodSet;
 use crate::status::{Board, PODS_PATH};
@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
+/// Mode of the directories of sockets: only root and its group can enter.
+pub(crate) const SOCKET_DIRECTORY_MODE: u32 = 0o750;
 /// Refusals of proxies waiting to be looked at.
 const REFUSED_MAX: usize = 256;
 
@@ -69,7 +71,7 @@ pub async fn run(
         namespaces: namespaces.clone(),
         changes,
         policy,
-        finder: Finder::new(&settings.proc_root, host.id()),
+        finder: Finder::new(&settings.proc_root, host.id(), settings.mounts.clone()),
         handover,
         probes: probes.clone(),
         quarantine: None,
@@ -157,7 +159,8 @@ fn installer_of(settings: &Settings, readiness: &Readiness, metrics: &Metrics) -
         pod_namespace: settings.system_namespace.clone(),
     };
     let install = settings.install.clone()?;
-    Some(Installer::new(install, entry, readiness.clone(), metrics.clone()))
+    let seen = Seen { readiness: readiness.clone(), metrics: metrics.clone() };
+    Some(Installer::new(install, entry, settings.mounts.clone(), seen))
 }
 
 /// What the agent cannot work without: root, the node's namespace, nf_tables.
@@ -186,7 +189,7 @@ impl Sockets {
         for directory in
             [Some(settings.run_dir.as_path()), settings.handover_socket.parent()].into_iter().flatten()
         {
-            make_directory(directory)?;
+            make_directory(directory, SOCKET_DIRECTORY_MODE)?;
         }
         let listen = |path: &Path, purpose, error| listen_error(path.display().to_string(), purpose, error);
         let events =
@@ -210,9 +213,9 @@ async fn tcp(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, 
     endpoint::listen(address).await.map_err(failed)
 }
 
-/// Makes a directory that only root and its group can enter. One that is there is left as it is.
-fn make_directory(directory: &Path) -> Result<(), Error> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(directory);
+/// Makes a directory. One that is there is left as it is.
+pub(crate) fn make_directory(directory: &Path, mode: u32) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(directory);
     made.map_err(|source| Error::Directory { path: directory.to_owned(), source })
 }
 

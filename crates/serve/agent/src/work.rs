@@ -228,7 +228,9 @@ impl Context {
         if addresses.is_empty() {
             return Err(Error::NoAddress { pod: identity.key.clone() });
         }
-        let netns = NetNs::open(Path::new(&event.netns))
+        let netns = self
+            .finder
+            .open(Path::new(&event.netns))
             .map_err(Error::kernel(format!("open the namespace of pod {}", identity.key)))?;
         if netns.id() == self.finder.node() {
             return Err(Error::NotThePods { pod: identity.key.clone(), addresses });
