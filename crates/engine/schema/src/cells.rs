@@ -5,6 +5,7 @@ mod age;
 mod cluster;
 mod network;
 mod pod;
+mod rbac;
 mod workloads;
 
 use jiff::Timestamp;
@@ -107,6 +108,15 @@ const PRINTERS: &[Printer] = &[
         kind: "Lease",
         columns: &["Holder", "Age"],
         cells: cluster::lease,
+    },
+    Printer { group: rbac::GROUP, kind: "Role", columns: &["Created At"], cells: cluster::definition },
+    Printer { group: rbac::GROUP, kind: "ClusterRole", columns: &["Created At"], cells: cluster::definition },
+    Printer { group: rbac::GROUP, kind: "RoleBinding", columns: rbac::BINDING_COLUMNS, cells: rbac::binding },
+    Printer {
+        group: rbac::GROUP,
+        kind: "ClusterRoleBinding",
+        columns: rbac::BINDING_COLUMNS,
+        cells: rbac::binding,
     },
     Printer { group: "", kind: "Event", columns: cluster::EVENT_COLUMNS, cells: cluster::event },
     Printer { group: "events.k8s.io", kind: "Event", columns: cluster::EVENT_COLUMNS, cells: cluster::event },

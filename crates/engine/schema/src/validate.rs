@@ -11,6 +11,7 @@ mod names;
 mod network;
 mod pod;
 mod pod_update;
+mod rbac;
 mod volume;
 
 use std::collections::HashMap;
@@ -53,6 +54,11 @@ const CHECKS: &[(&str, Check)] = &[
     ("api.core.v1.Volume", volume::volume),
     ("api.core.v1.VolumeMount", volume::volume_mount),
     ("api.discovery.v1.EndpointSlice", network::endpoint_slice),
+    ("api.rbac.v1.AggregationRule", rbac::aggregation),
+    ("api.rbac.v1.ClusterRole", rbac::cluster_role),
+    ("api.rbac.v1.ClusterRoleBinding", rbac::cluster_role_binding),
+    ("api.rbac.v1.Role", rbac::role),
+    ("api.rbac.v1.RoleBinding", rbac::role_binding),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition::definition),
     ("apimachinery.pkg.apis.meta.v1.LabelSelector", metadata::label_selector),
 ];
@@ -66,6 +72,8 @@ const UPDATE_CHECKS: &[(&str, UpdateCheck)] = &[
     ("api.core.v1.Secret", core::secret_update),
     ("api.core.v1.Service", network::service_update),
     ("api.discovery.v1.EndpointSlice", network::endpoint_slice_update),
+    ("api.rbac.v1.ClusterRoleBinding", rbac::binding_update),
+    ("api.rbac.v1.RoleBinding", rbac::binding_update),
     (
         "apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
         definition::definition_update,

@@ -23,6 +23,8 @@ const DEPENDENT: &[(&str, Fill)] = &[
     ("api.core.v1.ServicePort", service_port),
     ("api.core.v1.ServiceSpec", service_spec),
     ("api.core.v1.Volume", volume),
+    ("api.rbac.v1.RoleRef", role_reference),
+    ("api.rbac.v1.Subject", subject),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames", definition_names),
     ("apimachinery.pkg.apis.meta.v1.ObjectMeta", object_meta),
@@ -47,6 +49,21 @@ fn object_meta(metadata: &mut Object) {
         Value::String(text) => !text.is_empty(),
         _ => true,
     });
+}
+
+/// The group of roles, users and groups. Source: `pkg/apis/rbac/v1/defaults.go`.
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
+fn role_reference(reference: &mut Object) {
+    if text(reference, "apiGroup").is_empty() {
+        reference.insert("apiGroup".into(), RBAC_GROUP.into());
+    }
+}
+
+fn subject(subject: &mut Object) {
+    if text(subject, "apiGroup").is_empty() && matches!(text(subject, "kind"), "User" | "Group") {
+        subject.insert("apiGroup".into(), RBAC_GROUP.into());
+    }
 }
 
 fn text<'a>(object: &'a Object, field: &str) -> &'a str {

@@ -16,7 +16,7 @@ fn name_syntax(of: &ResourceType) -> Syntax {
     match (of.group.as_str(), of.kind.as_str()) {
         ("", "Namespace") => names::dns_label,
         ("", "Service") => names::dns_1035_label,
-        ("" | "events.k8s.io", "Event") => names::path_segment,
+        ("" | "events.k8s.io", "Event") | ("rbac.authorization.k8s.io", _) => names::path_segment,
         _ => names::dns_subdomain,
     }
 }
