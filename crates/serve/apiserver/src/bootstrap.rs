@@ -1,13 +1,16 @@
-//! What every cluster has from its first moment: the system's namespaces, and the service that names the API server.
+//! What every cluster has from its first moment: the system's namespaces, the default roles, and the service that
+//! names the API server.
 
 use crate::cluster::Cluster;
 use crate::create::create_object;
 use crate::modify::{Part, change};
 use crate::request::{Effect, Target};
 use crate::status::{Answer, Failure};
+use ambit_access::{Rule, defaults, uncovered};
 use ambit_names::label;
 use http::StatusCode;
 use ipnet::IpNet;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -25,6 +28,7 @@ pub(crate) async fn bootstrap(cluster: &Arc<Cluster>, advertise: Option<SocketAd
     for name in NAMESPACES {
         ensure(cluster, ("", "Namespace"), "", json!({"metadata": {"name": name}})).await?;
     }
+    roles(cluster).await?;
     let first = first_address(&cluster.options.service_cidr);
     let labels = json!({"component": "apiserver", "provider": SERVICE});
     let port = advertise.map_or(SERVICE_PORT, |address| address.port());
@@ -38,6 +42,46 @@ pub(crate) async fn bootstrap(cluster: &Arc<Cluster>, advertise: Option<SocketAd
         Some(address) => publish(cluster, address).await,
         None => Ok(()),
     }
+}
+
+/// The default roles and bindings. They are written together, for the sake of one trip to the disk.
+async fn roles(cluster: &Arc<Cluster>) -> Answer<()> {
+    let of_cluster =
+        |kind: &'static str, objects: Vec<Value>| objects.into_iter().map(move |object| (kind, "", object));
+    let of_namespaces = defaults::roles().into_iter().map(|(namespace, object)| ("Role", namespace, object));
+    let all = of_cluster("ClusterRole", defaults::cluster_roles())
+        .chain(of_cluster("ClusterRoleBinding", defaults::cluster_role_bindings()))
+        .chain(of_namespaces);
+    let written = all.map(|(kind, namespace, object)| async move {
+        let target = ensure(cluster, (defaults::GROUP, kind), namespace, object.clone()).await?;
+        complete(cluster, &target, &object).await
+    });
+    futures::future::try_join_all(written).await.map(|_| ())
+}
+
+/// Adds what a default object of an older server lacks, unless the administrator has switched that off.
+/// Source: kubernetes component-helpers auth/rbac/reconciliation.
+async fn complete(cluster: &Arc<Cluster>, target: &Target, wanted: &Value) -> Answer<()> {
+    let completed = change(cluster, target, (Part::Main, Effect::Write), |old| {
+        let mut new = old.clone();
+        if old["metadata"]["annotations"][defaults::AUTO_UPDATE] != "true" {
+            return Ok(new);
+        }
+        let rules = |object: &Value| Option::<Vec<Rule>>::deserialize(&object["rules"]).unwrap_or_default();
+        let held = rules(old).unwrap_or_default();
+        let missing = uncovered(&held, &rules(wanted).unwrap_or_default());
+        if !missing.is_empty() {
+            new["rules"] = json!([held, missing].concat());
+        }
+        let subjects = |object: &Value| object["subjects"].as_array().cloned().unwrap_or_default();
+        let lacking: Vec<Value> =
+            subjects(wanted).into_iter().filter(|one| !subjects(old).contains(one)).collect();
+        if !lacking.is_empty() {
+            new["subjects"] = [subjects(old), lacking].concat().into();
+        }
+        Ok(new)
+    });
+    completed.await.map(|_| ())
 }
 
 /// The slice behind the service; an older address is replaced.

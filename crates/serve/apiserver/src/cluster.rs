@@ -3,6 +3,7 @@
 use crate::database::Database;
 use crate::metrics::Metrics;
 use crate::object::{Object, Stored};
+use crate::rbac::Rbac;
 use crate::request::{Target, collection};
 use crate::status::{Answer, Failure};
 use crate::tokens::Tokens;
@@ -26,6 +27,7 @@ pub(crate) struct Cluster {
     catalog: ArcSwap<Catalog>,
     /// Held while the catalog is made anew, so that an older one never replaces a newer one.
     catalog_turn: std::sync::Mutex<()>,
+    pub(crate) rbac: Rbac,
     pub(crate) tokens: Tokens,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
@@ -47,6 +49,7 @@ pub(crate) struct Options {
 impl Cluster {
     pub(crate) fn new(db: Database, tokens: Tokens, options: Options) -> Self {
         let cluster = Self {
+            rbac: Rbac::new(&db),
             db,
             catalog: ArcSwap::from_pointee(Catalog::builtin()),
             catalog_turn: std::sync::Mutex::default(),

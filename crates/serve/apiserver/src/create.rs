@@ -4,6 +4,7 @@ use crate::admit;
 use crate::answer::{self, Body, View};
 use crate::cluster::Cluster;
 use crate::convert;
+use crate::escalation;
 use crate::metadata::{self, Birth};
 use crate::object::Object;
 use crate::request::{Call, Effect, Target, collection, text};
@@ -29,6 +30,7 @@ pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target)
         return Err(Failure::bad_request("an empty namespace may not be set during creation"));
     }
     let decoded = decode(kind, call.parsed_body(&kind.group_version_kind())?, call.field_validation()?)?;
+    escalation::check(cluster, &call.user, kind, (&decoded.object, None), &target.namespace)?;
     let object = create_object(cluster, target, decoded.object, effect).await?;
     let mut response = answer::encoded(StatusCode::CREATED, view.encoding, view.object(kind, &object))?;
     answer::warn(&mut response, &decoded.warnings);

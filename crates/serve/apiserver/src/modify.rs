@@ -7,6 +7,7 @@ use crate::convert;
 use crate::create::decode;
 use crate::database::WriteError;
 use crate::delete;
+use crate::escalation;
 use crate::metadata;
 use crate::object::{Object, Stored, set_revision};
 use crate::request::{Call, Effect, Target, collection, text};
@@ -46,7 +47,11 @@ pub(crate) async fn update(
     let decoded =
         decode(&target.kind, call.parsed_body(&target.kind.group_version_kind())?, call.field_validation()?)?;
     let Decoded { object, warnings } = decoded;
-    let changed = change(cluster, target, (part, call.effect()?), |_| Ok(object.clone())).await?;
+    let changed = change(cluster, target, (part, call.effect()?), |old| {
+        escalation::check(cluster, &call.user, &target.kind, (&object, Some(old)), &target.namespace)?;
+        Ok(object.clone())
+    });
+    let changed = changed.await?;
     respond(cluster, call, target, &changed, &warnings)
 }
 
@@ -66,6 +71,8 @@ pub(crate) async fn patch(
         let parsed = Parsed { value, duplicates: patch.body.duplicates.clone() };
         let decoded = decode(&target.kind, parsed, validation)?;
         warnings = decoded.warnings;
+        let both = (&decoded.object, Some(old));
+        escalation::check(cluster, &call.user, &target.kind, both, &target.namespace)?;
         Ok(decoded.object)
     });
     let changed = changed.await?;

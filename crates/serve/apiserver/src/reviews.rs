@@ -1,11 +1,12 @@
 //! Reviews: questions about identities and rights that are answered, not stored.
 
-use crate::access::{self, Wish};
+use crate::access;
 use crate::answer::{self, Body};
 use crate::cluster::Cluster;
 use crate::request::{Call, Target, User, text};
 use crate::status::{Answer, Failure};
 use crate::subresources::review_body;
+use ambit_access::{Request, Rule};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -64,7 +65,7 @@ fn user_info(user: &User) -> Value {
     info
 }
 
-fn access(_: &Cluster, _: &Call, target: &Target, spec: &Value) -> Answer<Value> {
+fn access(cluster: &Cluster, _: &Call, target: &Target, spec: &Value) -> Answer<Value> {
     let groups = spec["groups"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let user = User::new(text(spec, "/user"), groups);
     if user.name.is_empty() && user.groups.is_empty() {
@@ -72,33 +73,34 @@ fn access(_: &Cluster, _: &Call, target: &Target, spec: &Value) -> Answer<Value>
             "spec.user: Required value: at least one of user or group must be specified",
         ));
     }
-    let mut wish = wish(spec)?;
+    let mut wanted = wanted(spec)?;
     if !target.namespace.is_empty() {
-        if !wish.namespace.is_empty() && wish.namespace != target.namespace {
+        if !wanted.namespace.is_empty() && wanted.namespace != target.namespace {
             return Err(Failure::bad_request(
                 "spec.resourceAttributes.namespace must match the namespace of the request",
             ));
         }
-        wish.namespace.clone_from(&target.namespace);
+        wanted.namespace.clone_from(&target.namespace);
     }
-    Ok(verdict(&wish, &user))
+    Ok(verdict(cluster, &user, &wanted))
 }
 
-fn own_access(_: &Cluster, call: &Call, _: &Target, spec: &Value) -> Answer<Value> {
-    Ok(verdict(&wish(spec)?, &call.user))
+fn own_access(cluster: &Cluster, call: &Call, _: &Target, spec: &Value) -> Answer<Value> {
+    Ok(verdict(cluster, &call.user, &wanted(spec)?))
 }
 
-fn verdict(wish: &Wish, user: &User) -> Value {
-    match wish.is_allowed_to(user) {
-        true => json!({"allowed": true}),
-        false => json!({"allowed": false, "reason": wish.refusal(user)}),
+fn verdict(cluster: &Cluster, user: &User, wanted: &Request) -> Value {
+    match cluster.decide(user, wanted) {
+        Ok(why) => json!({"allowed": true, "reason": why}),
+        Err(why) => json!({"allowed": false, "reason": why}),
     }
 }
 
-fn wish(spec: &Value) -> Answer<Wish> {
+/// What a review asks about.
+fn wanted(spec: &Value) -> Answer<Request> {
     let of = |field: &str| text(spec, field).to_owned();
     match (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object()) {
-        (true, false) => Ok(Wish {
+        (true, false) => Ok(Request {
             verb: of("/resourceAttributes/verb"),
             group: of("/resourceAttributes/group"),
             resource: of("/resourceAttributes/resource"),
@@ -107,10 +109,10 @@ fn wish(spec: &Value) -> Answer<Wish> {
             name: of("/resourceAttributes/name"),
             path: String::new(),
         }),
-        (false, true) => Ok(Wish {
+        (false, true) => Ok(Request {
             verb: of("/nonResourceAttributes/verb"),
             path: of("/nonResourceAttributes/path"),
-            ..Wish::default()
+            ..Request::default()
         }),
         _ => Err(Failure::unprocessable(
             "spec: exactly one of nonResourceAttributes or resourceAttributes must be specified",
@@ -118,18 +120,26 @@ fn wish(spec: &Value) -> Answer<Wish> {
     }
 }
 
-/// The rules of this server's roles cannot all be said as rules; administrators get the one that covers everything.
-fn own_rules(_: &Cluster, call: &Call, _: &Target, _: &Value) -> Answer<Value> {
-    let probe = Wish { verb: "*".into(), group: "*".into(), resource: "*".into(), ..Wish::default() };
-    Ok(match probe.is_allowed_to(&call.user) {
-        true => json!({
-            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": false,
-        }),
-        false => json!({
-            "resourceRules": [], "nonResourceRules": [], "incomplete": true,
-            "evaluationError": "rules of this user cannot be listed: ask with a SelfSubjectAccessReview",
-        }),
-    })
+fn own_rules(cluster: &Cluster, call: &Call, _: &Target, spec: &Value) -> Answer<Value> {
+    let namespace = text(spec, "/namespace");
+    if namespace.is_empty() {
+        return Err(Failure::bad_request("no namespace on request"));
+    }
+    let (rules, missing) = if call.user.is_master() {
+        (vec![Rule::of("*", &["*"], &["*"]), Rule::of_paths(&["*"], &["*"])], Vec::new())
+    } else {
+        cluster.rbac.read(&cluster.db, |policy| {
+            let found = policy.rules_of(call.user.subject(), namespace);
+            (found.cloned(), found.missing)
+        })
+    };
+    let (paths, resources): (Vec<Rule>, Vec<Rule>) =
+        rules.into_iter().partition(|rule| !rule.non_resource_urls.is_empty());
+    let mut status = json!({
+        "resourceRules": resources, "nonResourceRules": paths, "incomplete": !missing.is_empty(),
+    });
+    if !missing.is_empty() {
+        status["evaluationError"] = missing.join("; ").into();
+    }
+    Ok(status)
 }

@@ -1,6 +1,5 @@
 //! From a request to its handler: address, authorisation, verb.
 
-use crate::access::Wish;
 use crate::address::{Address, ResourceAddress};
 use crate::answer::{self, Body};
 use crate::cluster::Cluster;
@@ -16,6 +15,7 @@ use crate::selector::Selector;
 use crate::status::{Answer, Failure};
 use crate::subresources;
 use crate::watch;
+use ambit_access::Request;
 use ambit_runtime::Shutdown;
 use http::{Method, Response, StatusCode, header};
 use serde_json::json;
@@ -31,8 +31,9 @@ pub(crate) async fn answer(
     if let Address::Resource(resource) = &address {
         return resources(cluster, call, resource, stopping).await;
     }
-    let wish = Wish { verb: call.method.as_str().to_lowercase(), path: call.path.clone(), ..Wish::default() };
-    authorise(&wish, &call.user)?;
+    let request =
+        Request { verb: call.method.as_str().to_lowercase(), path: call.path.clone(), ..Request::default() };
+    authorise(cluster, &call.user, &request)?;
     if !matches!(call.method, Method::GET | Method::HEAD) {
         return Err(Failure::bad_request(format!("{} is not supported at {}", call.method, call.path)));
     }
@@ -66,19 +67,17 @@ pub(crate) async fn answer(
     }
 }
 
-fn authorise(wish: &Wish, user: &User) -> Answer<()> {
-    match (wish.is_allowed_to(user), user.is_anonymous()) {
-        (true, _) => Ok(()),
-        (false, true) => Err(Failure::unauthorized()),
-        (false, false) => {
-            let subject = match (&*wish.path, &*wish.group) {
-                ("", "") => format!("{} {:?} is forbidden: ", wish.resource, wish.name),
-                ("", group) => format!("{}.{group} {:?} is forbidden: ", wish.resource, wish.name),
-                _ => "forbidden: ".to_owned(),
-            };
-            Err(Failure::forbidden(subject + &wish.refusal(user)))
-        }
+fn authorise(cluster: &Cluster, user: &User, request: &Request) -> Answer<()> {
+    let Err(why) = cluster.decide(user, request) else { return Ok(()) };
+    if user.is_anonymous() {
+        return Err(Failure::unauthorized());
     }
+    let subject = match (&*request.path, &*request.group) {
+        ("", "") => format!("{} {:?} is forbidden: ", request.resource, request.name),
+        ("", group) => format!("{}.{group} {:?} is forbidden: ", request.resource, request.name),
+        _ => "forbidden: ".to_owned(),
+    };
+    Err(Failure::forbidden(subject + &why))
 }
 
 /// Answers a request about a resource.
@@ -98,7 +97,7 @@ async fn resources(
             address.name.as_deref().unwrap_or_default(),
         )
     });
-    authorise(&wish(call, address, target.as_ref(), verb), &call.user)?;
+    authorise(cluster, &call.user, &wanted(call, address, target.as_ref(), verb))?;
     let target = target.ok_or_else(Failure::no_such_resource)?;
     if target.kind.is_namespaced() != address.namespace.is_some()
         && (address.namespace.is_some() || address.name.is_some())
@@ -166,7 +165,8 @@ fn verb(call: &Call, address: &ResourceAddress) -> &'static str {
     }
 }
 
-fn wish(call: &Call, address: &ResourceAddress, target: Option<&Target>, verb: &str) -> Wish {
+/// What a request about a resource wants, as roles speak of it.
+fn wanted(call: &Call, address: &ResourceAddress, target: Option<&Target>, verb: &str) -> Request {
     // A list or watch of one name counts as a request for that object.
     let selected = |target: &Target| {
         let selector = Selector::parse(&target.kind, None, call.query.value("fieldSelector")).ok()?;
@@ -175,7 +175,7 @@ fn wish(call: &Call, address: &ResourceAddress, target: Option<&Target>, verb: &
     let name = address.name.clone().or_else(|| target.and_then(selected)).unwrap_or_default();
     // A namespace is in itself. Source: requestinfo.go.
     let own = (address.plural == "namespaces").then(|| name.clone());
-    Wish {
+    Request {
         verb: verb.to_owned(),
         group: address.group.clone(),
         resource: address.plural.clone(),

@@ -5,6 +5,7 @@ use crate::access;
 use crate::address::Query;
 use crate::answer::{self, Body};
 use crate::cluster::Cluster;
+use crate::impersonate;
 use crate::request::{Call, User};
 use crate::router;
 use crate::status::{Answer, Failure};
@@ -71,7 +72,7 @@ impl Service {
         B::Error: Into<answer::BodyError>,
     {
         let (head, body) = request.into_parts();
-        let user = self.user(peer, &head.headers)?;
+        let user = impersonate::apply(&self.cluster, self.user(peer, &head.headers)?, &head.headers)?;
         let work = async {
             let call = Call {
                 user,
@@ -92,9 +93,6 @@ impl Service {
             Peer::InProcess(user) => return Ok(user),
             Peer::Tls(certificate) => certificate,
         };
-        if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-            return Err(Failure::forbidden("impersonation is not supported by this server yet"));
-        }
         if let Some(user) = certificate {
             return Ok(user);
         }

@@ -5,6 +5,7 @@ mod cluster;
 
 use ambit_api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
 use ambit_api::core::v1::{Pod, Secret, ServiceAccount};
+use ambit_api::rbac::v1::RoleBinding;
 use cluster::{TestCluster, object};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, Config};
@@ -93,6 +94,12 @@ async fn a_service_account_token_speaks_for_its_account_while_its_pod_lives() {
     assert_eq!(me.groups.unwrap(), groups);
     assert_eq!(me.extra.unwrap()["authentication.kubernetes.io/pod-name"], ["p"]);
     let pods: Api<Pod> = Api::default_namespaced(worker.clone());
+    assert_eq!(code(pods.list(&ListParams::default()).await), 403, "nothing is allowed that no role allows");
+    let account = json!({"kind": "ServiceAccount", "name": "worker", "namespace": "default"});
+    let view = json!({"kind": "ClusterRole", "name": "view"});
+    let bindings: Api<RoleBinding> = Api::default_namespaced(cluster.client());
+    let binding = json!({"metadata": {"name": "worker"}, "roleRef": view, "subjects": [account]});
+    bindings.create(&PostParams::default(), &object(binding)).await.unwrap();
     assert_eq!(pods.list(&ListParams::default()).await.unwrap().items.len(), 1);
     let secrets: Api<Secret> = Api::default_namespaced(worker);
     assert_eq!(code(secrets.list(&ListParams::default()).await), 403);

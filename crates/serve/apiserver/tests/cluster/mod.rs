@@ -1,12 +1,15 @@
 //! A server of a test, with clients of it.
 #![allow(dead_code, reason = "each test binary uses some of this")]
 
-use ambit_apiserver::{ApiServer, Settings, Storage};
-use ambit_runtime::{Readiness, Shutdown};
+use ambit_apiserver::{ApiServer, DiskError, Error, Settings, Storage};
+use ambit_runtime::{Clock, Readiness, Shutdown};
 use ambit_trust::pki::{ClusterPki, kubeconfig};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+/// Long enough for anything that will happen at all.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server.
 pub(crate) struct TestCluster {
@@ -24,16 +27,24 @@ impl TestCluster {
 
     pub(crate) async fn with(storage: Storage) -> Self {
         let pki = ClusterPki::in_memory(&["127.0.0.1".into(), "localhost".into()]).unwrap();
-        let server = ApiServer::open(Settings {
+        let settings = Settings {
             storage,
             listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             advertise: Some(SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 6443))),
             pki: pki.clone(),
             service_cidr: "10.96.0.0/16".parse().unwrap(),
             cluster_domain: "cluster.local".into(),
-        })
-        .await
-        .unwrap();
+        };
+        let end = Clock.now() + PATIENCE;
+        let server = loop {
+            match ApiServer::open(settings.clone()).await {
+                // The database of an ended server is released once the tasks of its last client have ended.
+                Err(Error::Disk(DiskError::Locked { .. })) if Clock.now() < end => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                opened => break opened.unwrap(),
+            }
+        };
         let address = server.address().unwrap();
         let client = server.client("admin", &["system:masters"]);
         let shutdown = Shutdown::new();
