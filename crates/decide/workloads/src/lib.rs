@@ -1,6 +1,7 @@
 //! One module per built-in controller: observed objects and time to wanted writes.
 //! It never holds a queue or performs a write.
 
+pub mod cluster_role;
 pub mod deployment;
 pub mod endpoint_slice;
 pub mod expectations;

@@ -24,6 +24,8 @@ const CONTROLLERS_LEASE: &str = "ambit-controllers";
 /// Where the kernel tells the machine's name, and another random name at each reading.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 const RANDOM_NAME: &str = "/proc/sys/kernel/random/uuid";
+/// Members may do all.
+pub(crate) const ADMINISTRATORS: &str = "system:masters";
 
 /// Where the CNI configuration is when the command line does not say.
 const CONF_DIR: &str = "/etc/cni/net.d";
@@ -43,7 +45,8 @@ pub(crate) async fn apiserver(args: cli::Apiserver) -> Result<()> {
     let settings = api_settings(storage, args.listen, None, pki.clone(), &args.network);
     let server = ApiServer::open(settings).await?;
     if let Some(file) = &args.write_kubeconfig {
-        write_private(file, admin_kubeconfig(&pki, args.listen, "ambit:admin")?.as_bytes())?;
+        let text = kubeconfig(&pki, args.listen, ("ambit:admin", &[ADMINISTRATORS]))?;
+        write_private(file, text.as_bytes())?;
     }
     alone(|readiness, stop| server.run(readiness, stop)).await
 }
@@ -188,12 +191,16 @@ pub(crate) fn api_names(network: &cli::Network, listen: SocketAddr, more: &[IpAd
     names
 }
 
-/// A kubeconfig with a fresh certificate of an administrator.
+/// A kubeconfig with a fresh certificate of a user in groups.
 ///
 /// # Errors
 /// The certificate cannot be issued.
-pub(crate) fn admin_kubeconfig(pki: &ClusterPki, listen: SocketAddr, user: &str) -> Result<String> {
-    let credentials = pki.issue_client(user, &["system:masters"], CLIENT_VALIDITY)?;
+pub(crate) fn kubeconfig(
+    pki: &ClusterPki,
+    listen: SocketAddr,
+    (user, groups): (&str, &[&str]),
+) -> Result<String> {
+    let credentials = pki.issue_client(user, groups, CLIENT_VALIDITY)?;
     let url = format!("https://{}", SocketAddr::new(local(listen.ip()), listen.port()));
     Ok(ambit_trust::pki::kubeconfig(&url, pki.ca_pem(), &credentials.cert_pem, &credentials.key_pem))
 }

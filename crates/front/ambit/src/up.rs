@@ -76,11 +76,11 @@ impl Cluster<'_> {
         );
         let pki = ClusterPki::load_or_create(&self.layout.pki, &names)?;
         let server = self.open_api_server(&pki).await?;
-        let client_of = |user: &str| server.client(user, &["system:masters"]);
-        let admin = client_of("ambit:admin");
-        let (control_plane, controllers) = (client_of("ambit:control-plane"), client_of("ambit:controllers"));
-        let node = server
-            .client(&format!("system:node:{}", self.args.node_name), &["system:nodes", "system:masters"]);
+        let admin = server.client("ambit:admin", &[roles::ADMINISTRATORS]);
+        // The parts have the default roles of their names, and no more.
+        let control_plane = server.client("ambit:control-plane", &[]);
+        let controllers = server.client("ambit:controllers", &[]);
+        let node = server.client(&format!("system:node:{}", self.args.node_name), &["system:nodes"]);
         self.write_kubeconfigs(&pki)?;
         let ready = self.readiness.clone();
         self.parts.start("the API server", |stop| server.run(ready, stop));
@@ -118,10 +118,10 @@ impl Cluster<'_> {
     }
 
     fn write_kubeconfigs(&self, pki: &ClusterPki) -> Result<()> {
-        let text = |user: &str| roles::admin_kubeconfig(pki, self.args.listen, user);
-        write_private(&self.layout.agent_kubeconfig, text("ambit:agent")?.as_bytes())?;
+        let text = |user: &str, groups: &[&str]| roles::kubeconfig(pki, self.args.listen, (user, groups));
+        write_private(&self.layout.agent_kubeconfig, text("ambit:agent", &[])?.as_bytes())?;
         if let Some(file) = &self.args.write_kubeconfig {
-            write_private(file, text("ambit:admin")?.as_bytes())?;
+            write_private(file, text("ambit:admin", &[roles::ADMINISTRATORS])?.as_bytes())?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! It never decides: it reads, asks a decider, writes.
 
 mod claims;
+mod cluster_roles;
 mod deployments;
 mod endpoint_slices;
 mod error;
@@ -175,6 +176,8 @@ fn start(settings: &Settings, views: &Views, tasks: &mut TaskGroup<Error>) {
     spawn(tasks, "namespaces", async move |stop| namespaces.run(&stop).await);
     let defaults = namespace_defaults::NamespaceDefaults::new(views, workers, settings.root_ca_pem.clone());
     spawn(tasks, "namespace defaults", async move |stop| defaults.run(&stop).await);
+    let roles = cluster_roles::ClusterRoles::new(views, workers);
+    spawn(tasks, "cluster roles", async move |stop| roles.run(&stop).await);
     let events = recorder(tasks, "default-scheduler");
     let scheduler = scheduler::Scheduler::new(views, workers, events);
     spawn(tasks, "scheduler", async move |stop| scheduler.run(&stop).await);

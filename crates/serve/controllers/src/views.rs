@@ -4,6 +4,7 @@ use ambit_api::apps::v1::{Deployment, ReplicaSet};
 use ambit_api::coordination::v1::Lease;
 use ambit_api::core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount};
 use ambit_api::discovery::v1::EndpointSlice;
+use ambit_api::rbac::v1::ClusterRole;
 use ambit_kube::{Informer, Informers, Query, Queue, QueueMetrics, QueueSettings, Synced};
 use ambit_workloads::{node_health, root_ca, service_account};
 use kube::Client;
@@ -27,6 +28,7 @@ pub(crate) struct Views {
     pub(crate) service_accounts: Informer<ServiceAccount>,
     /// ConfigMaps with the root certificate only.
     pub(crate) root_cas: Informer<ConfigMap>,
+    pub(crate) cluster_roles: Informer<ClusterRole>,
     queues: QueueMetrics,
 }
 
@@ -45,6 +47,7 @@ impl Views {
             leases: informers.informer(Query::all().namespace(node_health::LEASE_NAMESPACE)),
             service_accounts: informers.informer(named(service_account::NAME)),
             root_cas: informers.informer(named(root_ca::NAME)),
+            cluster_roles: informers.informer(Query::all()),
             queues,
         }
     }
@@ -55,7 +58,7 @@ impl Views {
         Queue::with(settings)
     }
 
-    fn synced(&self) -> [Synced; 10] {
+    fn synced(&self) -> [Synced; 11] {
         [
             self.namespaces.synced(),
             self.pods.synced(),
@@ -67,6 +70,7 @@ impl Views {
             self.leases.synced(),
             self.service_accounts.synced(),
             self.root_cas.synced(),
+            self.cluster_roles.synced(),
         ]
     }
 }

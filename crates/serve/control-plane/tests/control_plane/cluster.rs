@@ -45,6 +45,8 @@ pub(crate) struct ControlPlane {
 /// An API server with the mesh's kinds and namespaces.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
+    /// What the control plane speaks as: it works with its own role alone.
+    control_plane: kube::Client,
     server: ApiServerTask,
 }
 
@@ -66,9 +68,10 @@ impl Cluster {
         .await
         .unwrap();
         let client = server.client("ambit:test", &["system:masters"]);
+        let control_plane = server.client("ambit:control-plane", &[]);
         let shutdown = Shutdown::new();
         let task = tokio::spawn(server.run(Readiness::default(), shutdown.clone()));
-        let cluster = Self { client, server: ApiServerTask { shutdown, task } };
+        let cluster = Self { client, control_plane, server: ApiServerTask { shutdown, task } };
         let crds: Api<ambit_api::apiextensions::CustomResourceDefinition> = Api::all(cluster.client.clone());
         for crd in ambit_api::crds() {
             crds.create(&PostParams::default(), &crd).await.unwrap();
@@ -98,7 +101,7 @@ impl Cluster {
         let (readiness, shutdown) = (Readiness::default(), Shutdown::new());
         let mut running = Box::pin(ambit_control_plane::run(
             settings,
-            self.client.clone(),
+            self.control_plane.clone(),
             readiness.clone(),
             shutdown.clone(),
         ));

@@ -28,6 +28,8 @@ pub(crate) const ROOT_CA: &str = "-----BEGIN CERTIFICATE-----\ntest\n-----END CE
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,
+    /// What the controllers speak as: they work with their own role alone.
+    controllers: Client,
     shutdown: Shutdown,
     tasks: JoinSet<()>,
 }
@@ -46,7 +48,8 @@ impl Cluster {
         };
         let server = ApiServer::open(settings).await.expect("an API server");
         let client = server.client("ambit:test", &["system:masters"]);
-        let mut cluster = Self { client, shutdown: Shutdown::new(), tasks: JoinSet::new() };
+        let controllers = server.client("ambit:controllers", &[]);
+        let mut cluster = Self { client, controllers, shutdown: Shutdown::new(), tasks: JoinSet::new() };
         let shutdown = cluster.shutdown.clone();
         cluster
             .tasks
@@ -67,7 +70,7 @@ impl Cluster {
 
     pub(crate) async fn start_controllers_with_grace(&mut self, node_grace: Duration) {
         let (client, readiness, shutdown) =
-            (self.client.clone(), Readiness::default(), self.shutdown.clone());
+            (self.controllers.clone(), Readiness::default(), self.shutdown.clone());
         let settings = Settings { root_ca_pem: ROOT_CA.to_owned(), node_grace, ..Settings::default() };
         let ready = readiness.clone();
         // The guard is taken as soon as the task runs; until then nothing says that it is not ready.

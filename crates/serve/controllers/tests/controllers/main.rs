@@ -11,5 +11,6 @@ mod informers;
 mod leader;
 mod metrics;
 mod namespaces;
+mod roles;
 mod scheduling;
 mod workloads;
