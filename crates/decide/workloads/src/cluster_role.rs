@@ -68,6 +68,6 @@ mod tests {
         check(&role("plain", "to-all", &["get"]), &parts, None);
         // It never takes up itself.
         let own = aggregate(&["to-all"], &["get"]);
-        check(&own, &[own.clone()], Some(&[]));
+        check(&own, std::slice::from_ref(&own), Some(&[]));
     }
 }

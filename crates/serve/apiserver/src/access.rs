@@ -1,14 +1,29 @@
-//! Who asks: authentication by certificate or token.
+//! Who asks, and may they: authentication by certificate or token, and the decision by roles.
 
 use crate::cluster::Cluster;
 use crate::object::Object;
-use crate::request::{User, text};
+use crate::request::{MASTERS, User, text};
 use crate::tokens::{Claims, Reference};
 use ambit_access::Request;
 use std::sync::Arc;
 
+/// Whether `user` may do this, and why; the error says why not.
+pub(crate) fn decide(cluster: &Cluster, user: &User, request: &Request) -> Result<String, String> {
+    if user.is_master() {
+        return Ok(format!("allowed to the group {MASTERS:?}"));
+    }
+    cluster.rbac.read(&cluster.db, |policy| match policy.allows(user.subject(), request) {
+        Some(grant) => Ok(grant.to_string()),
+        None => {
+            let missing = policy.rules_of(user.subject(), &request.namespace).missing;
+            let missing: String = missing.iter().map(|why| format!(": RBAC: {why}")).collect();
+            Err(refusal(user, request) + &missing)
+        }
+    })
+}
+
 /// Why a request is refused, in the words of upstream.
-pub(crate) fn refusal(user: &User, request: &Request) -> String {
+fn refusal(user: &User, request: &Request) -> String {
     if !request.path.is_empty() {
         return format!("User {:?} cannot {} path {:?}", user.name, request.verb, request.path);
     }

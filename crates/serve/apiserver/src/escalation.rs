@@ -1,12 +1,12 @@
 //! Nobody gives away by a role or a binding what they may not do themselves.
 //! Source: Kubernetes pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased.
 
+use crate::access;
 use crate::cluster::Cluster;
-use crate::rbac::about;
 use crate::request::{User, text};
 use crate::status::{Answer, Failure};
 use ambit_access::defaults::GROUP;
-use ambit_access::{Kind, Rule, uncovered};
+use ambit_access::{Kind, Request, Rule, uncovered};
 use ambit_schema::ResourceType;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -33,7 +33,7 @@ pub(crate) fn check(
         "ClusterRole" if same("rules") && same("aggregationRule") => return Ok(()),
         "Role" | "ClusterRole" => {
             let of = if kind.kind == "Role" { Kind::Role } else { Kind::ClusterRole };
-            if cluster.allows(user, &about("escalate", of, (namespace, name))) {
+            if may(cluster, user, "escalate", of, (namespace, name)) {
                 return Ok(());
             }
             rules(new)?
@@ -42,7 +42,7 @@ pub(crate) fn check(
         "RoleBinding" | "ClusterRoleBinding" => {
             let of = if new["roleRef"]["kind"] == "Role" { Kind::Role } else { Kind::ClusterRole };
             let role = text(new, "/roleRef/name");
-            if cluster.allows(user, &about("bind", of, (namespace, role))) {
+            if may(cluster, user, "bind", of, (namespace, role)) {
                 return Ok(());
             }
             role_rules(cluster, of, (namespace, role))?
@@ -52,6 +52,19 @@ pub(crate) fn check(
     let held = cluster.rbac.read(&cluster.db, |policy| policy.rules_of(user.subject(), namespace).cloned());
     let missing = uncovered(&held, &given);
     if missing.is_empty() { Ok(()) } else { Err(refusal(kind, name, user, &missing)) }
+}
+
+/// Whether `user` has a verb on a role, by whatever name the verb gives power over it.
+fn may(cluster: &Cluster, user: &User, verb: &str, role: Kind, (namespace, name): (&str, &str)) -> bool {
+    let request = Request {
+        verb: verb.to_owned(),
+        group: GROUP.to_owned(),
+        resource: role.plural().to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Request::default()
+    };
+    access::decide(cluster, user, &request).is_ok()
 }
 
 /// What a role allows; one that takes up others may come to allow everything.

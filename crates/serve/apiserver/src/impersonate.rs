@@ -1,6 +1,7 @@
 //! Speaking as somebody else: the `Impersonate-…` headers, each of which the real user must be allowed to use.
 //! Source: Kubernetes apiserver pkg/endpoints/filters/impersonation.go.
 
+use crate::access;
 use crate::address::decode;
 use crate::cluster::Cluster;
 use crate::request::User;
@@ -25,7 +26,7 @@ pub(crate) fn apply(cluster: &Cluster, user: User, headers: &HeaderMap) -> Answe
     }
     let wanted = wanted(headers)?;
     for request in requests(&wanted) {
-        if let Err(why) = cluster.decide(&user, &request) {
+        if let Err(why) = access::decide(cluster, &user, &request) {
             let resource = if request.group.is_empty() {
                 request.resource.clone()
             } else {
@@ -120,7 +121,7 @@ fn completed(mut user: User) -> User {
         }
         return user;
     }
-    crate::access::authenticated(user)
+    access::authenticated(user)
 }
 
 #[cfg(test)]

@@ -1,18 +1,13 @@
 //! The cluster's roles and bindings, kept as a policy that follows the store.
 
-use crate::access::refusal;
-use crate::cluster::Cluster;
 use crate::database::Database;
-use crate::request::User;
-use ambit_access::{Kind, Policy, Request};
+use ambit_access::{Kind, Policy};
 use ambit_store::{Compacted, Range, Revision};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 /// Events read at once.
 const EVENTS_MAX: usize = 1024;
-/// Members of this group may do all, whatever the bindings say: nobody can lock them out.
-const MASTERS: &str = "system:masters";
 
 /// The policy of a database. A write that has been answered is seen by the next decision.
 pub(crate) struct Rbac(RwLock<State>);
@@ -94,51 +89,5 @@ impl State {
             }
             followed.upto = page.revision;
         }
-    }
-}
-
-impl User {
-    /// This user as bindings see it.
-    pub(crate) fn subject(&self) -> ambit_access::User<'_> {
-        ambit_access::User { name: &self.name, groups: &self.groups }
-    }
-
-    /// Whether this user may do all, whatever the bindings say.
-    pub(crate) fn is_master(&self) -> bool {
-        self.is_in(MASTERS)
-    }
-}
-
-impl Cluster {
-    /// Whether `user` may do this, and why; the error says why not.
-    pub(crate) fn decide(&self, user: &User, request: &Request) -> Result<String, String> {
-        if user.is_master() {
-            return Ok(format!("allowed to the group {MASTERS:?}"));
-        }
-        self.rbac.read(&self.db, |policy| match policy.allows(user.subject(), request) {
-            Some(grant) => Ok(grant.to_string()),
-            None => {
-                let missing = policy.rules_of(user.subject(), &request.namespace).missing;
-                let missing: String = missing.iter().map(|why| format!(": RBAC: {why}")).collect();
-                Err(refusal(user, request) + &missing)
-            }
-        })
-    }
-
-    /// Whether `user` may do this.
-    pub(crate) fn allows(&self, user: &User, request: &Request) -> bool {
-        self.decide(user, request).is_ok()
-    }
-}
-
-/// A request about an object of the RBAC group.
-pub(crate) fn about(verb: &str, kind: Kind, (namespace, name): (&str, &str)) -> Request {
-    Request {
-        verb: verb.to_owned(),
-        group: ambit_access::defaults::GROUP.to_owned(),
-        resource: kind.plural().to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        ..Request::default()
     }
 }

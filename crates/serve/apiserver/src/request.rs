@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Length of a field manager's name at most. Source: metav1 FieldManagerMaxLength.
 const FIELD_MANAGER_BYTES_MAX: usize = 128;
 
+/// The group of administrators.
+pub(crate) const MASTERS: &str = "system:masters";
+
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
@@ -46,6 +49,16 @@ impl User {
 
     pub(crate) fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
+    }
+
+    /// Whether this user may do all, whatever the bindings say: nobody can lock administrators out.
+    pub(crate) fn is_master(&self) -> bool {
+        self.is_in(MASTERS)
+    }
+
+    /// This user as bindings see it.
+    pub(crate) fn subject(&self) -> ambit_access::User<'_> {
+        ambit_access::User { name: &self.name, groups: &self.groups }
     }
 }
 

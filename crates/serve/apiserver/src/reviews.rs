@@ -90,7 +90,7 @@ fn own_access(cluster: &Cluster, call: &Call, _: &Target, spec: &Value) -> Answe
 }
 
 fn verdict(cluster: &Cluster, user: &User, wanted: &Request) -> Value {
-    match cluster.decide(user, wanted) {
+    match access::decide(cluster, user, wanted) {
         Ok(why) => json!({"allowed": true, "reason": why}),
         Err(why) => json!({"allowed": false, "reason": why}),
     }

@@ -1,5 +1,6 @@
 //! From a request to its handler: address, authorisation, verb.
 
+use crate::access;
 use crate::address::{Address, ResourceAddress};
 use crate::answer::{self, Body};
 use crate::cluster::Cluster;
@@ -68,7 +69,7 @@ pub(crate) async fn answer(
 }
 
 fn authorise(cluster: &Cluster, user: &User, request: &Request) -> Answer<()> {
-    let Err(why) = cluster.decide(user, request) else { return Ok(()) };
+    let Err(why) = access::decide(cluster, user, request) else { return Ok(()) };
     if user.is_anonymous() {
         return Err(Failure::unauthorized());
     }

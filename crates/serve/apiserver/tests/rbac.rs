@@ -7,7 +7,7 @@ use ambit_api::authentication::v1::SelfSubjectReview;
 use ambit_api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
-use ambit_api::core::v1::{ConfigMap, Secret};
+use ambit_api::core::v1::ConfigMap;
 use ambit_api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use cluster::{TestCluster, object};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
