@@ -1,6 +1,5 @@
 //! Answers: objects, lists, tables and failures, and how they become HTTP responses.
 
-use crate::convert;
 use crate::negotiate::{Encoding, Form};
 use crate::object::{Object, encode};
 use crate::request::Call;
@@ -117,8 +116,8 @@ impl View {
     /// A stored object.
     pub(crate) fn object(&self, kind: &ResourceType, object: &Object) -> Bytes {
         match self.form {
-            Form::Whole => convert::json(kind, object),
-            _ => self.value(kind, &convert::from_stored(kind, object.value())),
+            Form::Whole => object.json_as(kind),
+            _ => self.value(kind, &object.value_as(kind)),
         }
     }
 

@@ -3,7 +3,6 @@
 use crate::admit;
 use crate::answer::{self, Body, View};
 use crate::cluster::Cluster;
-use crate::convert;
 use crate::escalation;
 use crate::metadata::{self, Birth};
 use crate::object::Object;
@@ -116,7 +115,7 @@ async fn attempt(
         return Err(Failure::invalid(kind, &name, &faults));
     }
     let key = Target::new(kind, &target.namespace, &name).key();
-    let value = convert::to_stored(kind, value);
+    let value = kind.to_stored(value);
     if effect == Effect::DryRun {
         let exists = cluster.db.head(&key).map(|_| WriteError::Conflict(Conflict::Exists { key }));
         return Ok((name, exists.map_or_else(|| Ok(Object::written(value, 0)), Err)));

@@ -3,7 +3,6 @@
 use crate::admit;
 use crate::answer::{self, Body};
 use crate::cluster::{Cluster, seconds_text};
-use crate::convert;
 use crate::database::WriteError;
 use crate::metadata;
 use crate::object::{Object, Stored};
@@ -117,7 +116,7 @@ pub(crate) async fn delete(cluster: &Arc<Cluster>, call: &Call, target: &Target)
     let kind = &target.kind;
     match delete_object(cluster, target, &options).await? {
         Deleted::Marked(object) => {
-            let json = convert::json(kind, &object);
+            let json = object.json_as(kind);
             answer::encoded(StatusCode::OK, crate::negotiate::encoding("")?, json)
         }
         Deleted::Gone(last) => {
@@ -142,8 +141,8 @@ pub(crate) async fn delete_collection(
     for (key, _) in read::selected(cluster, call, target)? {
         let one = Target::new(kind, &key.namespace, &key.name);
         match delete_object(cluster, &one, &options).await {
-            Ok(Deleted::Gone(last)) => items.push(convert::from_stored(kind, last)),
-            Ok(Deleted::Marked(object)) => items.push(convert::from_stored(kind, object.value())),
+            Ok(Deleted::Gone(last)) => items.push(kind.from_stored(last)),
+            Ok(Deleted::Marked(object)) => items.push(object.value_as(kind)),
             // Somebody else was faster.
             Err(failure) if failure.code == StatusCode::NOT_FOUND => {}
             Err(failure) => return Err(failure),

@@ -7,7 +7,6 @@ mod admit;
 mod answer;
 mod bootstrap;
 mod cluster;
-mod convert;
 mod create;
 mod database;
 mod delete;

@@ -3,7 +3,6 @@
 use crate::admit;
 use crate::answer::{self, Body, View};
 use crate::cluster::Cluster;
-use crate::convert;
 use crate::create::decode;
 use crate::database::WriteError;
 use crate::delete;
@@ -176,7 +175,7 @@ pub(crate) async fn change(
     loop {
         tries -= 1;
         let head = cluster.head(target)?;
-        let old = convert::from_stored(&target.kind, head.value.value());
+        let old = head.value.value_as(&target.kind);
         let new = edit(&old)?;
         match replace(cluster, target, (part, effect), (&head, &old, new)).await? {
             Err(WriteError::Conflict(Conflict::Changed { .. })) if tries > 0 => {}
@@ -213,7 +212,7 @@ async fn replace(
         return Err(Failure::invalid(kind, &target.name, &faults));
     }
     let finished = metadata::is_finished(&new);
-    let new = convert::to_stored(kind, new);
+    let new = kind.to_stored(new);
     if effect == Effect::DryRun {
         return Ok(Ok(Object::written(new, head.revision)));
     }

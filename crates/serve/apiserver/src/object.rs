@@ -1,14 +1,17 @@
 //! Objects as the store holds them, and what readers of one write share.
 
+use crate::request::text;
+use ambit_schema::ResourceType;
 use ambit_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
-/// A stored object: its canonical JSON, and its labels for selectors.
+/// A stored object: its canonical JSON, its version, and its labels for selectors.
 #[derive(Debug)]
 pub(crate) struct Object {
     json: Bytes,
+    api_version: Box<str>,
     labels: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -22,13 +25,33 @@ impl Object {
     /// The object as written at a revision, which becomes its resourceVersion.
     pub(crate) fn written(mut value: Value, revision: Revision) -> Arc<Self> {
         set_revision(&mut value, revision);
-        Arc::new(Self { json: encode(&value), labels: labels_of(&value) })
+        Arc::new(Self::new(encode(&value), &value))
     }
 
     /// The object as read back from where it was persisted.
     pub(crate) fn parse(json: Vec<u8>) -> Result<Arc<Self>, serde_json::Error> {
         let value: Value = serde_json::from_slice(&json)?;
-        Ok(Arc::new(Self { labels: labels_of(&value), json: json.into() }))
+        Ok(Arc::new(Self::new(json.into(), &value)))
+    }
+
+    fn new(json: Bytes, value: &Value) -> Self {
+        Self { json, api_version: text(value, "/apiVersion").into(), labels: labels_of(value) }
+    }
+
+    /// Whether the object is stored as `kind` has it. Objects written while another version was the stored one are
+    /// not, nor are those of resources that share the objects of another.
+    pub(crate) fn is_of(&self, kind: &ResourceType) -> bool {
+        *self.api_version == kind.api_version()
+    }
+
+    /// The object's JSON in the version of `kind`.
+    pub(crate) fn json_as(&self, kind: &ResourceType) -> Bytes {
+        if self.is_of(kind) { self.json.clone() } else { encode(&self.value_as(kind)) }
+    }
+
+    /// The object's fields in the version of `kind`. Parses: not for hot paths.
+    pub(crate) fn value_as(&self, kind: &ResourceType) -> Value {
+        kind.from_stored(self.value())
     }
 
     /// Canonical JSON.

@@ -2,7 +2,6 @@
 
 use crate::answer::{self, Body, View, metadata_of, table};
 use crate::cluster::Cluster;
-use crate::convert;
 use crate::negotiate::Form;
 use crate::object::{Object, Stored, encode};
 use crate::request::{Call, Target, collection};
@@ -54,7 +53,7 @@ pub(crate) fn selected(cluster: &Cluster, call: &Call, target: &Target) -> Answe
 
 /// Whether an object is selected.
 pub(crate) fn matches(selector: &Selector, kind: &ResourceType, key: &Key, object: &Object) -> bool {
-    selector.matches(kind, key, object, || Cow::Owned(convert::from_stored(kind, object.value())))
+    selector.matches(kind, key, object, || Cow::Owned(object.value_as(kind)))
 }
 
 /// A resourceVersion parameter; empty and 0 mean any.
@@ -227,10 +226,10 @@ fn render(view: &View, kind: &ResourceType, page: &ListPage) -> Bytes {
     if let Some(remaining) = page.remaining {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let values = || page.items.iter().map(|(_, v)| convert::from_stored(kind, v.value.value()));
+    let values = || page.items.iter().map(|(_, v)| v.value.value_as(kind));
     match view.form {
         Form::Whole => {
-            let items = page.items.iter().map(|(_, v)| convert::json(kind, &v.value));
+            let items = page.items.iter().map(|(_, v)| v.value.json_as(kind));
             list_of(&kind.list_kind, &kind.api_version(), &metadata, items)
         }
         Form::Metadata(version) => {

@@ -5,7 +5,6 @@
 
 use crate::answer::{Body, BodyError, View, metadata_of, table};
 use crate::cluster::Cluster;
-use crate::convert;
 use crate::negotiate::{Encoding, Form};
 use crate::object::{Event, Object, Stored, encode, set_revision};
 use crate::read;
@@ -249,8 +248,7 @@ impl Watcher {
         let mut chunk = BytesMut::new();
         for _ in 0..BATCH_EVENTS_MAX {
             let Some(stored) = self.initial.next() else { break };
-            let object = self
-                .show(Some(&stored.value), || convert::from_stored(&self.target.kind, stored.value.value()));
+            let object = self.show(Some(&stored.value), || stored.value.value_as(&self.target.kind));
             self.columns_sent = true;
             chunk.put_slice(&line("ADDED", &object));
         }
@@ -268,9 +266,10 @@ impl Watcher {
             return None;
         }
         let kind = &self.target.kind;
-        let shared = convert::is_stored_form(kind);
         let old = event.old.as_ref().map(|old| &old.value);
         let new = event.new.as_ref();
+        // Watchers of the version that the object is stored in share what they are sent.
+        let shared = old.is_none_or(|old| old.is_of(kind)) && new.is_none_or(|new| new.is_of(kind));
         let before = old.is_some_and(|old| self.selects(event, old, || event.cache.old_value(old)));
         let after = new.is_some_and(|new| self.selects(event, new, || event.cache.new_value(new)));
         let change = match (before, after) {
@@ -293,9 +292,9 @@ impl Watcher {
     /// Whether a state of the event's object is selected; `cached` are its fields as stored, shared by all watchers.
     fn selects<'a>(&self, event: &Event, object: &'a Object, cached: impl FnOnce() -> &'a Value) -> bool {
         let kind = &self.target.kind;
-        self.selector.matches(kind, &event.key, object, || match convert::is_stored_form(kind) {
+        self.selector.matches(kind, &event.key, object, || match object.is_of(kind) {
             true => Cow::Borrowed(cached()),
-            false => Cow::Owned(convert::from_stored(kind, object.value())),
+            false => Cow::Owned(object.value_as(kind)),
         })
     }
 
@@ -304,13 +303,13 @@ impl Watcher {
         let (name, object) = match (change, &event.new, &event.old) {
             (Change::Deleted, _, Some(old)) | (_, None, Some(old)) => {
                 // The last state the watcher knew, at the revision of its disappearance.
-                let mut value = convert::from_stored(kind, old.value.value());
+                let mut value = old.value.value_as(kind);
                 set_revision(&mut value, event.revision);
                 ("DELETED", self.show(None, || value))
             }
             (_, Some(new), _) => {
                 let name = if change == Change::Added { "ADDED" } else { "MODIFIED" };
-                (name, self.show(Some(new), || convert::from_stored(kind, new.value())))
+                (name, self.show(Some(new), || new.value_as(kind)))
             }
             (_, None, None) => ("DELETED", Bytes::from_static(b"{}")),
         };
@@ -321,7 +320,7 @@ impl Watcher {
     fn show(&self, stored: Option<&Object>, value: impl FnOnce() -> Value) -> Bytes {
         let kind = &self.target.kind;
         match (self.view.form, stored) {
-            (Form::Whole, Some(stored)) => convert::json(kind, stored),
+            (Form::Whole, Some(stored)) => stored.json_as(kind),
             (Form::Table(version), _) => {
                 let value = value();
                 let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});

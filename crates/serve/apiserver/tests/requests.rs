@@ -6,9 +6,12 @@ mod cluster;
 use ambit_api::apiextensions::CustomResourceDefinition;
 use ambit_api::core::v1::ConfigMap;
 use cluster::{TestCluster, object};
+use futures::{StreamExt as _, TryStreamExt as _};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::discovery::Discovery;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -299,5 +302,54 @@ async fn events_are_one_collection_in_two_groups() {
     assert_eq!(other["regarding"]["name"], "p");
     let selected = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp";
     assert_eq!(get(&client, selected, "").await["items"][0]["metadata"]["name"], "e");
+    cluster.stop().await;
+}
+
+/// Objects written before the stored version changed are served in the version that is asked for all the same.
+#[tokio::test]
+async fn a_change_of_the_stored_version_is_not_seen_by_readers() {
+    let cluster = TestCluster::in_memory().await;
+    let client = cluster.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let version = |name: &str, stored: bool| {
+        json!({"name": name, "served": true, "storage": stored,
+               "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    let definition = json!({"metadata": {"name": "toys.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced", "names": {"plural": "toys", "kind": "Toy"},
+        "versions": [version("v1", true), version("v2", false)]}});
+    definitions.create(&PostParams::default(), &object(definition)).await.unwrap();
+    let toys = |version: &str| {
+        let kind = kube::core::GroupVersionKind::gvk("example.com", version, "Toy");
+        let resource = kube::core::ApiResource::from_gvk_with_plural(&kind, "toys");
+        Api::<DynamicObject>::default_namespaced_with(client.clone(), &resource)
+    };
+    let (v1, v2) = (toys("v1"), toys("v2"));
+    let toy = json!({"apiVersion": "example.com/v1", "kind": "Toy", "metadata": {"name": "old"}});
+    let made = v1.create(&PostParams::default(), &object(toy)).await.unwrap();
+    let patch = json!([
+        {"op": "replace", "path": "/spec/versions/0/storage", "value": false},
+        {"op": "replace", "path": "/spec/versions/1/storage", "value": true},
+    ]);
+    let patch = Patch::Json::<()>(serde_json::from_value(patch).unwrap());
+    definitions.patch("toys.example.com", &PatchParams::default(), &patch).await.unwrap();
+    let before = made.metadata.resource_version.unwrap();
+    let label = |value: &str| Patch::Merge(json!({"metadata": {"labels": {"a": value}}}));
+    for (api, expected) in [(&v1, "example.com/v1"), (&v2, "example.com/v2")] {
+        let version = |found: &DynamicObject| found.types.as_ref().unwrap().api_version.clone();
+        assert_eq!(version(&api.get("old").await.unwrap()), expected);
+        assert_eq!(version(&api.list(&ListParams::default()).await.unwrap().items[0]), expected);
+        let first = api.watch(&WatchParams::default(), "0").await.unwrap().boxed().try_next().await.unwrap();
+        let Some(WatchEvent::Added(found)) = first else { panic!("{first:?}") };
+        assert_eq!(version(&found), expected);
+        // The old state in the old version, the new one in the new.
+        api.patch("old", &PatchParams::default(), &label(expected.rsplit('/').next().unwrap()))
+            .await
+            .unwrap();
+        let next =
+            api.watch(&WatchParams::default(), &before).await.unwrap().boxed().try_next().await.unwrap();
+        let Some(WatchEvent::Modified(found)) = next else { panic!("{next:?}") };
+        assert_eq!(version(&found), expected);
+    }
     cluster.stop().await;
 }
