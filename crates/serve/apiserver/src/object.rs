@@ -1,6 +1,5 @@
 //! Objects as the store holds them, and what readers of one write share.
 
-use crate::request::text;
 use ambit_schema::ResourceType;
 use ambit_store::Revision;
 use bytes::Bytes;
@@ -35,7 +34,11 @@ impl Object {
     }
 
     fn new(json: Bytes, value: &Value) -> Self {
-        Self { json, api_version: text(value, "/apiVersion").into(), labels: labels_of(value) }
+        Self {
+            json,
+            api_version: value["apiVersion"].as_str().unwrap_or_default().into(),
+            labels: labels_of(value),
+        }
     }
 
     /// Whether the object is stored as `kind` has it. Objects written while another version was the stored one are
