@@ -43,6 +43,9 @@ pub enum Error {
     /// The serving certificate is not accepted by the TLS library.
     #[error("cannot serve TLS with the certificate made for it")]
     Tls(#[source] rustls::Error),
+    /// The last good mesh configuration cannot be kept, or read. Tried again.
+    #[error("cannot read or write the ConfigMap that keeps the last good mesh configuration")]
+    MeshConfigKept(#[source] kube::Error),
     /// Watching the cluster ended.
     #[error("cannot watch the cluster")]
     Informers(#[source] InformerError),

@@ -1,16 +1,21 @@
 //! The mesh configuration in force: what the sources say, or the last that was good (INV-03).
 //!
 //! The last good sources are kept in a ConfigMap of ours beside them, so that every replica and every restart has them.
+//! Every replica writes it when the sources change; who finds it changed by somebody else makes it as it was.
 
+mod kept;
+
+pub use kept::kept_documents;
+
+use crate::error::Error;
 use crate::metrics::Metrics;
 use ambit_api::core::v1::ConfigMap;
-use ambit_kube::{Informer, Informers, Next, Query, Queue};
+use ambit_kube::{EventRecorder, EventType, Informer, Informers, Next, Query, Queue};
 use ambit_mesh::config::{Content, Decision, Document, MeshConfig, decide};
 use ambit_runtime::{Blocker, Readiness, Shutdown};
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::core::ObjectMeta;
-use serde_json::json;
-use std::collections::BTreeMap;
+use kept::{Contents, Kept, Sources};
+use kube::Resource;
+use kube::api::{Api, PatchParams, PostParams};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -21,11 +26,14 @@ const PRIMARY: &str = "istio";
 const KEPT: &str = "ambit-mesh-config";
 /// Keys of a source.
 const KEYS: [(&str, Content); 2] = [("mesh", Content::Mesh), ("meshNetworks", Content::Networks)];
-/// Key of the kept sources, and of what people read of their state.
-const SOURCES: &str = "sources";
-const STATUS: &str = "status";
 /// Faults that the status names.
 const STATUS_FAULTS_MAX: usize = 20;
+/// Faults that an event names, of which the first says most.
+const EVENT_FAULTS_MAX: usize = 3;
+/// Characters of an event's message. Source: the API server takes 1024 bytes; the text is ASCII, names aside.
+const EVENT_CHARS_MAX: usize = 900;
+/// Name of this part in events and in field ownership.
+const COMPONENT: &str = "ambit-control-plane";
 
 /// Where a mesh configuration comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,11 +59,6 @@ impl MeshConfigSources {
         self.with_revision(PRIMARY)
     }
 
-    /// Name of the ConfigMap with the last good sources.
-    pub fn kept_name(&self) -> String {
-        self.with_revision(KEPT)
-    }
-
     fn with_revision(&self, name: &str) -> String {
         match self.revision.as_deref() {
             None | Some("" | "default") => name.to_owned(),
@@ -78,13 +81,14 @@ impl MeshConfigSources {
     }
 }
 
-fn documents_of(map: &ConfigMap) -> Vec<Document> {
+/// Name of a ConfigMap as a source.
+fn source_of(map: &ConfigMap) -> String {
     let meta = &map.metadata;
-    let name = format!(
-        "{}/{}",
-        meta.namespace.as_deref().unwrap_or_default(),
-        meta.name.as_deref().unwrap_or_default()
-    );
+    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+fn documents_of(map: &ConfigMap) -> Vec<Document> {
+    let name = source_of(map);
     let text = |key: &str| {
         let text = map.data.as_ref().and_then(|data| data.get(key)).map(|text| text.as_bytes().to_vec());
         // What is not UTF-8 is kept as binary data.
@@ -97,24 +101,14 @@ fn documents_of(map: &ConfigMap) -> Vec<Document> {
     KEYS.into_iter().filter_map(document).collect()
 }
 
-/// The last good sources that our ConfigMap holds; none if it holds none that can be read.
-pub fn kept_documents(map: &ConfigMap) -> Option<Vec<Document>> {
-    let text = map.data.as_ref()?.get(SOURCES)?;
-    let list: Vec<(String, String, String)> = serde_json::from_str(text).ok()?;
-    let document = |(source, key, text): (String, String, String)| {
-        let (_, content) = KEYS.into_iter().find(|(known, _)| *known == key)?;
-        Some(Document { source, content, text: text.into_bytes() })
-    };
-    list.into_iter().map(document).collect()
-}
-
-fn kept_text(documents: &[Document]) -> String {
-    let key = |content| KEYS.into_iter().find(|(_, known)| *known == content).map_or("", |(key, _)| key);
-    let list: Vec<(&str, &str, std::borrow::Cow<'_, str>)> = documents
-        .iter()
-        .map(|one| (one.source.as_str(), key(one.content), String::from_utf8_lossy(&one.text)))
-        .collect();
-    json!(list).to_string()
+/// What is in force while the sources have faults.
+fn state_of(decision: &Decision) -> &'static str {
+    match decision.config {
+        Some(_) => "the last good configuration is in force, because the sources have faults:",
+        None => {
+            "no configuration is in force, because the sources have faults and there has been no good one:"
+        }
+    }
 }
 
 /// What people read in our ConfigMap.
@@ -122,14 +116,18 @@ fn status_text(decision: &Decision) -> String {
     if decision.faults.is_empty() {
         return "the sources are in force\n".to_owned();
     }
-    let state = match decision.config {
-        Some(_) => "the last good configuration is in force, because the sources have faults:",
-        None => {
-            "no configuration is in force, because the sources have faults and there has been no good one:"
-        }
-    };
     let faults = decision.faults.iter().take(STATUS_FAULTS_MAX).map(String::as_str);
-    std::iter::once(state).chain(faults).map(|line| format!("{line}\n")).collect()
+    std::iter::once(state_of(decision)).chain(faults).map(|line| format!("{line}\n")).collect()
+}
+
+/// What is to stand in our ConfigMap.
+fn to_contents(decision: &Decision, good: Option<&Vec<Document>>) -> Contents {
+    let status = status_text(decision);
+    let Some(good) = good else { return kept::status_alone(&status) };
+    kept::contents(&status, good).unwrap_or_else(|error| {
+        error!(%error, "the last good mesh configuration will not outlive this process");
+        kept::without_sources(&format!("{status}{error}\n"))
+    })
 }
 
 /// The configuration in force.
@@ -160,6 +158,7 @@ pub(crate) struct MeshConfigKeeper {
     sources: MeshConfigSources,
     shared: Option<Informer<ConfigMap>>,
     primary: Informer<ConfigMap>,
+    events: EventRecorder,
     queue: Queue<()>,
     in_force: watch::Sender<Option<Arc<MeshConfig>>>,
     readiness: Readiness,
@@ -177,16 +176,28 @@ struct State {
     good: Option<Arc<Vec<Document>>>,
     /// `good` is not kept in the cluster yet, or cannot be.
     unkept: bool,
+    /// The sources with which our ConfigMap was last brought up to date, and its version then.
+    written: Option<(Vec<Document>, Option<String>)>,
 }
 
 impl State {
     /// The last good sources. Those of the cluster are the same for all replicas; our own stand in where they are lost,
     /// and where the newest could not be kept, so that nothing older comes back into force.
-    fn last_good(&self, kept: Option<Vec<Document>>) -> Option<Arc<Vec<Document>>> {
+    fn last_good(&self, kept: &Sources) -> Option<Arc<Vec<Document>>> {
         match (kept, &self.good) {
-            (Some(kept), good) if !self.unkept || good.is_none() => Some(Arc::new(kept)),
+            (Sources::Good(kept), good) if !self.unkept || good.is_none() => Some(Arc::new(kept.clone())),
             (_, good) => good.clone(),
         }
+    }
+
+    /// Whether our ConfigMap is to be written. What another replica wrote from older or newer sources is left to it, else
+    /// two that see different ones would write in turns.
+    fn is_due(&self, current: &[Document], kept: Option<&Kept>, has_good: bool) -> bool {
+        let Some(kept) = kept else { return true };
+        self.unkept
+            || self.written.as_ref().is_none_or(|(written, _)| written != current)
+            || !kept.is_status_intact
+            || (kept.sources == Sources::Edited && has_good)
     }
 }
 
@@ -203,7 +214,9 @@ impl MeshConfigKeeper {
             informers.informer(query.fields(format!("metadata.name={name}")))
         };
         let (shared, primary) = (sources.shared_name().map(follow), follow(&sources.primary_name()));
-        let all = || shared.iter().chain([&primary]);
+        // Read anew when it is needed: the view only tells that somebody changed it.
+        let kept = follow(&sources.kept_name());
+        let all = || shared.iter().chain([&primary, &kept]);
         let settings = metrics.queue("mesh-config").workers(1);
         let queue = Queue::with(settings.after(all().map(Informer::synced)));
         for informer in all() {
@@ -211,9 +224,11 @@ impl MeshConfigKeeper {
             informer.on_change(move |_| queue.add(()));
         }
         queue.add(());
-        let api = Api::namespaced(informers.client().clone(), &sources.namespace);
+        let client = informers.client().clone();
+        let api = Api::namespaced(client.clone(), &sources.namespace);
+        let events = EventRecorder::new(client, COMPONENT, None);
         let (in_force, state) = (watch::Sender::new(None), Mutex::default());
-        Self { api, sources, shared, primary, queue, in_force, readiness, metrics, state }
+        Self { api, sources, shared, primary, events, queue, in_force, readiness, metrics, state }
     }
 
     pub(crate) fn watch(&self) -> MeshConfigWatch {
@@ -223,30 +238,52 @@ impl MeshConfigKeeper {
     /// Works until `shutdown`.
     pub(crate) async fn run(self, shutdown: Shutdown) {
         let this = &self;
-        this.queue.run(|()| this.sync(), &shutdown).await;
+        tokio::join!(this.queue.run(|()| this.sync(), &shutdown), this.events.run(&shutdown));
     }
 
-    async fn sync(&self) -> Result<Next, kube::Error> {
+    async fn sync(&self) -> Result<Next, Error> {
         let of =
             |informer: &Informer<ConfigMap>, name: &str| informer.get(Some(&self.sources.namespace), name);
         let shared = self.shared.as_ref().zip(self.sources.shared_name()).and_then(|(i, name)| of(i, name));
         let primary = of(&self.primary, &self.sources.primary_name());
         let current = self.sources.documents(shared.as_deref(), primary.as_deref());
         let name = self.sources.kept_name();
-        let kept = self.api.get_opt(&name).await?;
-        let last_good = self.state().last_good(kept.as_ref().and_then(kept_documents));
-        let decision = decide(&current, last_good.as_deref().map(Vec::as_slice));
-        self.publish(&decision);
-        let good = if decision.faults.is_empty() { Some(Arc::new(current)) } else { last_good };
-        let mut data = BTreeMap::from([(STATUS.to_owned(), status_text(&decision))]);
-        if let Some(good) = good.filter(|_| decision.config.is_some()) {
-            data.insert(SOURCES.to_owned(), kept_text(&good));
-            let mut state = self.state();
-            state.unkept |= decision.faults.is_empty();
-            state.good = Some(good);
+        let map = self.api.get_opt(&name).await.map_err(Error::MeshConfigKept)?;
+        if let Some(map) = &map
+            && self.state().written.as_ref().is_some_and(|(sources, version)| {
+                *sources == current && *version == map.metadata.resource_version
+            })
+        {
+            return Ok(Next::Done);
         }
-        self.keep(&name, kept.as_ref(), data).await?;
-        self.state().unkept = false;
+        let kept = map.as_ref().map(kept::read);
+        let edited = kept.as_ref().is_some_and(|kept| kept.sources == Sources::Edited);
+        let last_good = self.state().last_good(kept.as_ref().map_or(&Sources::None, |kept| &kept.sources));
+        let mut decision = decide(&current, last_good.as_deref().map(Vec::as_slice));
+        if decision.config.is_none() && edited {
+            let fault =
+                "somebody changed the last good configuration, and so it is not used: correct the sources";
+            decision.faults.push(format!("{}/{name}: {fault}", self.sources.namespace));
+        }
+        if self.publish(&decision) {
+            self.tell(&decision, [shared, primary]);
+        }
+        let good = if decision.faults.is_empty() { Some(Arc::new(current.clone())) } else { last_good };
+        let good = good.filter(|_| decision.config.is_some());
+        let due = {
+            let mut state = self.state();
+            let due = state.is_due(&current, kept.as_ref(), good.is_some());
+            state.unkept |= due && decision.faults.is_empty();
+            state.good = good.clone().or(state.good.take());
+            due
+        };
+        let version = match due {
+            true => self.keep(map.as_ref(), &to_contents(&decision, good.as_deref())).await?,
+            false => map.and_then(|map| map.metadata.resource_version),
+        };
+        let mut state = self.state();
+        state.unkept &= !due;
+        state.written = Some((current, version));
         Ok(Next::Done)
     }
 
@@ -254,29 +291,68 @@ impl MeshConfigKeeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn keep(
-        &self,
-        name: &str,
-        kept: Option<&ConfigMap>,
-        data: BTreeMap<String, String>,
-    ) -> Result<(), kube::Error> {
-        let Some(kept) = kept else {
-            let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-            let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-            return self.api.create(&PostParams::default(), &map).await.map(drop);
+    /// Makes our ConfigMap be like this; returns its version.
+    async fn keep(&self, held: Option<&ConfigMap>, contents: &Contents) -> Result<Option<String>, Error> {
+        let name = self.sources.kept_name();
+        let params = Some(COMPONENT.to_owned());
+        let (written, what) = match held {
+            Some(held) if contents.are_in(held) => return Ok(held.metadata.resource_version.clone()),
+            Some(held) => {
+                let intact = kept::read(held);
+                let edited = intact.sources == Sources::Edited || !intact.is_status_intact;
+                let params = PatchParams { field_manager: params, ..PatchParams::default() };
+                let written = self.api.patch(&name, &params, &contents.to_patch(held)).await;
+                (written, edited.then_some("somebody changed it"))
+            }
+            None => {
+                let params = PostParams { field_manager: params, ..PostParams::default() };
+                let written = self.api.create(&params, &contents.to_map(&name)).await;
+                (written, self.state().written.is_some().then_some("somebody deleted it"))
+            }
         };
-        let held = kept.data.clone().unwrap_or_default();
-        if data.iter().all(|(key, value)| held.get(key) == Some(value)) {
-            return Ok(());
+        let written = written.map_err(Error::MeshConfigKept)?;
+        if let Some(what) = what {
+            warn!(
+                config_map = name,
+                what, "restored the ConfigMap that keeps the last good mesh configuration"
+            );
+            let message = format!("{what}: it keeps the last good mesh configuration, and is as it was");
+            self.events.record(&written.object_ref(&()), EventType::Warning, "MeshConfigRestored", message);
         }
-        let patch = json!({"metadata": {"resourceVersion": kept.metadata.resource_version}, "data": data});
-        self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        Ok(written.metadata.resource_version)
     }
 
-    fn publish(&self, decision: &Decision) {
+    /// Tells the writers of the sources what became of them.
+    fn tell(&self, decision: &Decision, maps: [Option<Arc<ConfigMap>>; 2]) {
+        for map in maps.into_iter().flatten() {
+            let source = source_of(&map);
+            let about = map.object_ref(&());
+            if decision.faults.is_empty() {
+                let message = "the sources have no faults any more and are in force";
+                self.events.record(&about, EventType::Normal, "MeshConfigAccepted", message);
+                continue;
+            }
+            let is_of = |fault: &&String| {
+                fault.strip_prefix(&source).is_some_and(|rest| rest.starts_with([':', '/']))
+            };
+            let faults: Vec<&String> = decision.faults.iter().filter(is_of).collect();
+            if !faults.is_empty() {
+                let shown: Vec<&str> =
+                    faults.iter().take(EVENT_FAULTS_MAX).map(|fault| fault.as_str()).collect();
+                let state = state_of(decision);
+                let text = format!("{state} {} ({} in all)", shown.join("; "), faults.len());
+                let text: String = text.chars().take(EVENT_CHARS_MAX).collect();
+                self.events.record(&about, EventType::Warning, "MeshConfigInvalid", text);
+            }
+        }
+    }
+
+    /// Puts in force what is decided; returns whether the faults are others than before.
+    fn publish(&self, decision: &Decision) -> bool {
         let mut state = self.state();
         self.metrics.mesh_config(decision.faults.len(), decision.config.is_some());
-        if state.faults != decision.faults {
+        let differs = state.faults != decision.faults;
+        if differs {
             for fault in &decision.faults {
                 let last_good_in_force = decision.config.is_some();
                 error!(fault, last_good_in_force, "the mesh configuration has a fault and is not used");
@@ -289,7 +365,7 @@ impl MeshConfigKeeper {
         let Some(config) = decision.config.clone() else {
             let first = decision.faults.first().map(String::as_str).unwrap_or_default();
             state.blocker = Some(self.readiness.block(format!("mesh configuration: {first}")));
-            return;
+            return differs;
         };
         state.blocker = None;
         let config = Arc::new(config);
@@ -309,5 +385,6 @@ impl MeshConfigKeeper {
             *held = Some(config);
             changed
         });
+        differs
     }
 }

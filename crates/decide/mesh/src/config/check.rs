@@ -226,14 +226,13 @@ impl Checker {
             (Type::Duration, _) => {
                 return self.wrong(node, path, "a duration in seconds such as 10s or 0.5s");
             }
-            (Type::Enum(name), Tree::Text(text)) if fields::values(name).contains(&text.as_str()) => {
-                Value::String(text.clone())
-            }
-            // Enums may be given as numbers; only one that is a value's position is known for sure.
-            (Type::Enum(name), _) => {
-                let expected = format!("one of {}", fields::values(name).join(", "));
-                return self.wrong(node, path, &expected);
-            }
+            (Type::Enum(name), tree) => match fields::enumeration(name).name(tree) {
+                Some(name) => Value::String(name.to_owned()),
+                None => {
+                    let names = fields::enumeration(name).names().join(", ");
+                    return self.wrong(node, path, &format!("one of {names}"));
+                }
+            },
             (Type::Any, tree) => plain(tree),
         };
         Some(Item::Scalar(scalar))

@@ -1,5 +1,6 @@
 //! The fields there are: the table of the mesh configuration's messages and enums.
 
+use crate::config::document::Tree;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -58,9 +59,43 @@ impl Message {
     }
 }
 
+/// The values of an enum, in the order in which the field's API has them.
+#[derive(Debug)]
+pub(crate) struct Enum {
+    values: Vec<(&'static str, i64)>,
+}
+
+impl Enum {
+    /// The names.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.values.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The name of this value, given by name or, as protobuf's JSON form allows, by number.
+    pub(crate) fn name(&self, given: &Tree) -> Option<&'static str> {
+        let is_given = |name: &str, number: i64| match given {
+            Tree::Text(text) => text == name,
+            Tree::Integer(given) => *given == number,
+            _ => false,
+        };
+        self.values.iter().find(|(name, number)| is_given(name, *number)).map(|(name, _)| *name)
+    }
+
+    fn read(words: std::str::Split<'static, char>) -> Self {
+        let mut next = 0;
+        let value = |word: &'static str| {
+            let (name, number) = word.split_once('=').unwrap_or((word, ""));
+            let number = number.parse().unwrap_or(next);
+            next = number + 1;
+            (name, number)
+        };
+        Self { values: words.map(value).collect() }
+    }
+}
+
 struct Tables {
     messages: BTreeMap<&'static str, Message>,
-    enums: BTreeMap<&'static str, Vec<&'static str>>,
+    enums: BTreeMap<&'static str, Enum>,
 }
 
 static TABLES: LazyLock<Tables> = LazyLock::new(read);
@@ -73,9 +108,12 @@ pub(crate) fn message(name: &str) -> &'static Message {
     TABLES.messages.get(name).expect("the table has every message that it refers to")
 }
 
-/// The values of an enum.
-pub(crate) fn values(name: &str) -> &'static [&'static str] {
-    TABLES.enums.get(name).map_or(&[], Vec::as_slice)
+/// The enum of that name.
+///
+/// # Panics
+/// Never: only names of the table are asked for.
+pub(crate) fn enumeration(name: &str) -> &'static Enum {
+    TABLES.enums.get(name).expect("the table has every enum that it refers to")
 }
 
 fn read() -> Tables {
@@ -83,7 +121,7 @@ fn read() -> Tables {
     let mut enums = BTreeMap::new();
     for line in lines().filter_map(|line| line.strip_prefix("enum ")) {
         let mut words = line.split(' ');
-        enums.insert(words.next().unwrap_or_default(), words.collect());
+        enums.insert(words.next().unwrap_or_default(), Enum::read(words));
     }
     let mut messages: BTreeMap<&str, Message> = BTreeMap::new();
     let mut current = "";
@@ -100,7 +138,7 @@ fn read() -> Tables {
     Tables { messages, enums }
 }
 
-fn add(message: &mut Message, line: &'static str, enums: &BTreeMap<&str, Vec<&str>>) {
+fn add(message: &mut Message, line: &'static str, enums: &BTreeMap<&str, Enum>) {
     let mut words = line.split(' ');
     let (wire, kind) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let group = words.next().and_then(|word| word.strip_prefix("oneof="));
@@ -171,7 +209,8 @@ mod tests {
                 }
             }
         }
-        assert!(TABLES.enums.values().all(|values| values.len() > 1 || values == &["SERVICE_REGISTRY"]));
+        let is_whole = |one: &Enum| one.values.len() > 1 || one.names() == ["SERVICE_REGISTRY"];
+        assert!(TABLES.enums.values().all(is_whole));
     }
 
     #[test]

@@ -59,6 +59,32 @@ fn every_fault_names_its_place_its_field_and_the_remedy() {
 }
 
 #[test]
+fn an_enum_may_be_given_by_number_and_is_shown_by_name() {
+    #[track_caller]
+    fn check(mode: &str, expected: &str) {
+        let text = format!("outboundTrafficPolicy: {{mode: {mode}}}");
+        let checked = check_mesh("mesh", text.as_bytes());
+        let shown = match checked.faults.first() {
+            Some(fault) => fault.message.clone(),
+            None => layer([&checked]).to_json()["outboundTrafficPolicy"]["mode"].to_string(),
+        };
+        assert!(shown.starts_with(expected), "{mode}: {shown}");
+    }
+    check("ALLOW_ANY", "\"ALLOW_ANY\"");
+    check("1", "\"ALLOW_ANY\"");
+    check("0", "\"REGISTRY_ONLY\"");
+    // The number 2 is reserved.
+    check("3", "\"ALLOW_ANY_DYNAMIC_DNS\"");
+    check("2", "it is the number 2, one of REGISTRY_ONLY, ");
+    check("-1", "it is the number -1, one of ");
+    check("'1'", "it is the text \"1\", one of ");
+    check("true", "it is the boolean true, one of ");
+    let inherit = check_mesh("mesh", b"defaultConfig: {controlPlaneAuthPolicy: 1000}");
+    assert_eq!(inherit.faults, []);
+    assert_eq!(layer([&inherit]).to_json()["defaultConfig"]["controlPlaneAuthPolicy"], "INHERIT");
+}
+
+#[test]
 fn a_key_that_is_there_twice_is_a_fault_under_either_of_its_names() {
     check_faults(
         "trustDomain: a\ntrustDomain: b\n",

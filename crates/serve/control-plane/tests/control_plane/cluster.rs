@@ -5,7 +5,7 @@ use ambit_control_plane::Settings;
 use ambit_runtime::{Readiness, Shutdown};
 use ambit_trust::pki::ClusterPki;
 use kube::Client;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use std::future::Future;
@@ -96,8 +96,13 @@ impl Cluster {
 
     /// Starts a control plane.
     pub(crate) async fn start_control_plane(&self) -> Starting {
+        self.start_control_plane_with(Settings::default()).await
+    }
+
+    /// Starts a control plane with these settings, on addresses of its own.
+    pub(crate) async fn start_control_plane_with(&self, settings: Settings) -> Starting {
         let (address, metrics) = (free_address(), free_address());
-        let settings = Settings { listen: address, metrics: Some(metrics), ..Settings::default() };
+        let settings = Settings { listen: address, metrics: Some(metrics), ..settings };
         let (readiness, shutdown) = (Readiness::default(), Shutdown::new());
         let mut running = Box::pin(ambit_control_plane::run(
             settings,
@@ -151,6 +156,19 @@ impl Cluster {
         let (api, name) = self.api(of);
         let object = api.get_opt(&name).await.unwrap()?;
         Some(serde_json::to_value(object).unwrap())
+    }
+
+    /// The message of the event with this reason about a ConfigMap of the system namespace, once there is one.
+    pub(crate) async fn event(&self, map: &str, reason: &'static str) -> String {
+        let events: Api<ambit_api::core::v1::Event> = Api::namespaced(self.client.clone(), "istio-system");
+        let look = async || {
+            let events = events.list(&ListParams::default()).await.unwrap().items.into_iter();
+            let of = |event: &ambit_api::core::v1::Event| {
+                event.reason.as_deref() == Some(reason) && event.involved_object.name.as_deref() == Some(map)
+            };
+            events.into_iter().find(of)?.message
+        };
+        eventually("the event is told", look).await
     }
 
     pub(crate) async fn delete(&self, of: &Value) {

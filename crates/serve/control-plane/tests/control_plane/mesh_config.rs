@@ -2,6 +2,7 @@
 
 use crate::client::{Discovery, root};
 use crate::cluster::{Cluster, ControlPlane, account, ask, eventually, pod, proxy};
+use ambit_control_plane::{Settings, kept_documents};
 use ambit_names::type_url::ADDRESS;
 use ambit_proto::workload::{Address, address};
 use prost::Message;
@@ -112,6 +113,131 @@ async fn inv_03_without_a_good_configuration_it_is_not_ready_and_says_why() {
     cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": "trustDomain: 'yes.example'\n"}})).await;
     let control_plane = starting.ready().await;
     assert_eq!(trust_domain(&cluster, &control_plane).await, "yes.example");
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn faults_are_told_at_the_config_map_that_has_them() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", BAD)).await;
+    let starting = cluster.start_control_plane().await;
+    let event = cluster.event("istio", "MeshConfigInvalid").await;
+    assert!(event.starts_with("no configuration is in force") && event.contains(FAULT), "{event}");
+    cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": "trustDomain: yes.example\n"}})).await;
+    let control_plane = starting.ready().await;
+    cluster.event("istio", "MeshConfigAccepted").await;
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn inv_03_the_kept_configuration_is_restored_when_somebody_deletes_or_changes_it() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", "trustDomain: one.example\n")).await;
+    let control_plane = cluster.control_plane().await;
+    status_with(&cluster, "the sources are in force").await;
+    let map = config_map("ambit-mesh-config", "");
+    let kept = cluster.read(&map).await.expect("it is kept")["data"].clone();
+    let restored = async || {
+        eventually("it is as it was", async || {
+            let map = cluster.read(&map).await?;
+            (map["data"]["sources"] == kept["sources"] && map["data"]["status"] == kept["status"])
+                .then_some(())
+        })
+        .await;
+    };
+    cluster.delete(&map).await;
+    restored().await;
+    let event = cluster.event("ambit-mesh-config", "MeshConfigRestored").await;
+    assert!(event.starts_with("somebody deleted it"), "{event}");
+    // Two good configurations, but not the one that was last good.
+    let other = r#"[["istio-system/istio","mesh","trustDomain: mine.example\n"]]"#;
+    for edit in [json!({"sources": other}), json!({"sources": "nonsense"}), json!({"status": "all is well"})]
+    {
+        cluster.patch(&map, json!({"data": edit})).await;
+        restored().await;
+    }
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn inv_03_a_kept_configuration_that_somebody_changed_is_not_used_by_a_restart() {
+    let cluster = cluster().await;
+    cluster.create(config_map("istio", "trustDomain: one.example\n")).await;
+    let control_plane = cluster.control_plane().await;
+    status_with(&cluster, "the sources are in force").await;
+    control_plane.stop().await;
+    let other = r#"[["istio-system/istio","mesh","trustDomain: mine.example\n"]]"#;
+    cluster.patch(&config_map("ambit-mesh-config", ""), json!({"data": {"sources": other}})).await;
+    cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": BAD}})).await;
+    let starting = cluster.start_control_plane().await;
+    let status = status_with(&cluster, "somebody changed the last good configuration").await;
+    assert!(status.starts_with("no configuration is in force"), "{status}");
+    // Correct sources are all that is needed.
+    cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": "trustDomain: two.example\n"}})).await;
+    let control_plane = starting.ready().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "two.example");
+    status_with(&cluster, "the sources are in force").await;
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn inv_03_a_configuration_of_a_mebibyte_outlives_a_restart() {
+    let cluster = cluster().await;
+    let format = "%REQ(:METHOD)% ".repeat(65_000);
+    let text = format!("trustDomain: one.example\naccessLogFormat: '{format}'\n");
+    cluster.create(config_map("istio", &text)).await;
+    let control_plane = cluster.control_plane().await;
+    status_with(&cluster, "the sources are in force").await;
+    cluster.patch(&config_map("istio", BAD), json!({"data": {"mesh": BAD}})).await;
+    status_with(&cluster, FAULT).await;
+    control_plane.stop().await;
+    let control_plane = cluster.control_plane().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "one.example");
+    control_plane.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_shared_config_map_is_under_the_primary_one_and_a_fault_in_either_keeps_both() {
+    let cluster = cluster().await;
+    let shared = "trustDomain: shared.example\ntrustDomainAliases: [c, a]\n\
+        defaultConfig: {proxyMetadata: {A: shared, B: shared}}\n\
+        extensionProviders: [{name: p, prometheus: {}}, {name: q, prometheus: {}}]\n";
+    let primary = "trustDomain: primary.example\ntrustDomainAliases: [b, a]\n\
+        defaultConfig: {proxyMetadata: {B: primary}}\n\
+        extensionProviders: [{name: q, envoyFileAccessLog: {path: /dev/null}}]\n";
+    cluster.create(config_map("shared", shared)).await;
+    cluster.create(config_map("istio", primary)).await;
+    let mut settings = Settings::default();
+    settings.mesh_config.shared = Some("shared".to_owned());
+    let control_plane = cluster.start_control_plane_with(settings.clone()).await.ready().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "primary.example");
+    let sources = async || {
+        status_with(&cluster, "the sources are in force").await;
+        let kept = cluster.read(&config_map("ambit-mesh-config", "")).await.expect("it is kept");
+        kept_documents(&serde_json::from_value(kept).expect("a ConfigMap")).expect("they are good")
+    };
+    let documents = sources().await;
+    let names: Vec<&str> = documents.iter().map(|one| one.source.as_str()).collect();
+    assert_eq!(names, ["istio-system/shared", "istio-system/istio"]);
+    cluster.patch(&config_map("shared", ""), json!({"data": {"mesh": BAD}})).await;
+    let fault = FAULT.replace("istio-system/istio:", "istio-system/shared:");
+    status_with(&cluster, "istio-system/shared:2:14: trustDomain").await;
+    assert!(cluster.event("shared", "MeshConfigInvalid").await.contains(&fault));
+    // What is changed in the other one meanwhile waits.
+    cluster.patch(&config_map("istio", ""), json!({"data": {"mesh": "trustDomain: later.example\n"}})).await;
+    control_plane.stop().await;
+    let control_plane = cluster.start_control_plane_with(settings.clone()).await.ready().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "primary.example");
+    cluster.patch(&config_map("shared", ""), json!({"data": {"mesh": shared}})).await;
+    assert_eq!(sources().await.len(), 2);
+    control_plane.stop().await;
+    let control_plane = cluster.start_control_plane_with(settings).await.ready().await;
+    assert_eq!(trust_domain(&cluster, &control_plane).await, "later.example");
     control_plane.stop().await;
     cluster.stop().await;
 }
