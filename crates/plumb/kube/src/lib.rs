@@ -2,10 +2,12 @@
 //! It never decides what is to be written.
 
 mod clusters;
+mod conditions;
 mod content;
 mod decode;
 mod error;
 mod events;
+mod field_manager;
 mod informer;
 mod informers;
 mod leader;
@@ -14,10 +16,14 @@ mod queue;
 mod queue_metrics;
 mod selection;
 mod watch;
+mod write_error;
+mod write_metrics;
 
 pub use clusters::{ClusterChange, ClusterId, Clusters, Everywhere};
+pub use conditions::{Finding, conditions};
 pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
 pub use events::{EventRecorder, EventType};
+pub use field_manager::{Applier, FieldManager, Kept, ObjectSet, OnConflict, Written};
 pub use informer::{Change, Informer, ObjectKey, Synced};
 pub use informers::Informers;
 pub use leader::{LeaderElection, LeaderError, LeaderSettings, LeaseLost, Term};
@@ -25,3 +31,5 @@ pub use query::Query;
 pub use queue::{Next, Queue, QueueSettings};
 pub use queue_metrics::QueueMetrics;
 pub use selection::Selection;
+pub use write_error::{ForeignField, WriteError};
+pub use write_metrics::WriteMetrics;

@@ -38,7 +38,7 @@ impl fmt::Debug for Term {
 }
 
 impl Term {
-    pub(super) fn new(lease: &str, until: Instant, shutdown: &Shutdown) -> Self {
+    pub(crate) fn new(lease: &str, until: Instant, shutdown: &Shutdown) -> Self {
         let (lease, stop, over) = (lease.to_owned(), shutdown.child_token(), Shutdown::new());
         Self { inner: Arc::new(Inner { lease, stop, over, until: Mutex::new(until) }) }
     }
