@@ -195,6 +195,13 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
+/// The UID under which the node's runtime knows a pod, in its calls of plugins and the names of its control groups. The
+/// API server gives the mirror of a static pod another one.
+pub fn runtime_uid(pod: &Pod) -> &str {
+    let of_static = annotation_of(pod, annotation::MIRROR).and(annotation_of(pod, annotation::CONFIG_HASH));
+    of_static.or(pod.metadata.uid.as_deref()).unwrap_or_default()
+}
+
 /// The pod's addresses, IPv4 in IPv6 form turned into IPv4; unreadable ones are left out.
 pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let Some(status) = &pod.status else { return Vec::new() };

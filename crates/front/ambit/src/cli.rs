@@ -61,7 +61,10 @@ pub(crate) enum Command {
     Proxy,
     /// Check and show the mesh configuration.
     Config(Config),
-    /// Show the capture state of this node's pods, and why it is so.
+    /// Show the capture state of pods of this node or others, and why it is so.
+    ///
+    /// Exits with 0 if every pod shown is as it was asked for, 1 if the command failed, 3 if a pod that was named is not
+    /// known, and 4 if a pod is not as it was asked for.
     Status(Status),
     /// Pack and import container images.
     Image(Image),
@@ -507,7 +510,7 @@ pub(crate) enum Uncaptured {
 /// `ambit status`.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Show only these pods. Default: all pods of the node.
+    /// Show only these pods. Default: all pods of the nodes.
     #[arg(value_name = "[NAMESPACE/]POD")]
     pub(crate) pods: Vec<String>,
     /// Show only pods of this namespace.
@@ -519,6 +522,15 @@ pub(crate) struct Status {
     /// Address and port of the agent's health.
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::AGENT_HEALTH)), value_name = "ADDR:PORT")]
     pub(crate) agent: SocketAddr,
+    /// Show the pods of this node, through the API server: as its agent sees them if the API server reaches it, else as their
+    /// annotations tell.
+    #[arg(long, value_name = "NAME", conflicts_with = "all_nodes")]
+    pub(crate) node: Option<String>,
+    /// Show the pods of all nodes, through the API server.
+    #[arg(short = 'A', long)]
+    pub(crate) all_nodes: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
 }
 
 /// As what capture states are shown.
@@ -562,38 +574,4 @@ pub(crate) enum ImageAction {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_agent_s_actions_take_its_flags_on_either_side() {
-        for line in [
-            ["ambit", "agent", "--cni-conf-dir", "/x", "check"],
-            ["ambit", "agent", "check", "--cni-conf-dir", "/x"],
-        ] {
-            let Command::Agent(agent) = Cli::try_parse_from(line).unwrap().command else {
-                panic!("{line:?}")
-            };
-            assert!(matches!(agent.action, Some(AgentAction::Check { .. })));
-            assert_eq!(agent.cni.cni_conf_dir, Some(PathBuf::from("/x")));
-        }
-        for flag in
-            ["--cni-conf-name=a/b.conf", "--cni-conf-name=x", "--cni-own-file-name=x.conf", "--chained=false"]
-        {
-            assert!(Cli::try_parse_from(["ambit", "agent", flag]).is_err(), "{flag}");
-        }
-    }
-
-    #[test]
-    fn up_needs_no_flags() {
-        let cli = Cli::try_parse_from(["ambit", "up"]).unwrap();
-        let Command::Up(up) = cli.command else { panic!("another command") };
-        assert_eq!(up.listen.port(), port::API_SERVER);
-    }
-}
+mod tests;

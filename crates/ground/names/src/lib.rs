@@ -93,6 +93,8 @@ pub mod annotation {
     pub const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
     /// Marks a pod that stands for a process outside the node's container runtime (a static pod's mirror).
     pub const MIRROR: &str = "kubernetes.io/config.mirror";
+    /// On a static pod's mirror: the UID under which kubelet and the runtime know the pod.
+    pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 }
 
 /// Values of [`annotation::REDIRECTION`].

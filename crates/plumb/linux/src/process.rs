@@ -1,7 +1,10 @@
 //! Processes of pods, found through /proc and their cgroups.
 
+mod cgroup;
+
 use crate::Error;
 use crate::netns::NetNsId;
+use cgroup::pod_uid;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -73,59 +76,6 @@ fn started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The UID of the pod that a process belongs to, from the text of its `cgroup` file; none if it is no pod's.
-///
-/// # Errors
-/// The lines name different pods, or a line is not `ID:CONTROLLERS:PATH`.
-pub fn pod_uid(cgroups: &str) -> Result<Option<String>, String> {
-    let mut found: Option<String> = None;
-    for line in cgroups.lines().filter(|line| !line.is_empty()) {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(_), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(format!("the cgroup line {line:?} is not ID:CONTROLLERS:PATH"));
-        };
-        match (&found, uid_in_path(path)) {
-            (Some(before), Some(uid)) if *before != uid => {
-                return Err(format!("the cgroups name two pods, {before} and {uid}"));
-            }
-            (None, Some(uid)) => found = Some(uid),
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
-/// Finds `…<punctuation>pod<uid><punctuation>…<container id>` in a cgroup's path. Covers the layouts of cgroupfs and
-/// systemd, of containerd, docker and cri-o, on cgroups v1 and v2.
-fn uid_in_path(path: &str) -> Option<String> {
-    let path = path.strip_suffix(".scope").unwrap_or(path);
-    let is_mark = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_punctuation());
-    let bytes = path.as_bytes();
-    path.match_indices("pod").find_map(|(at, _)| {
-        let preceded = at.checked_sub(1).is_some_and(|before| is_mark(bytes.get(before).copied()));
-        let length = uid_length(bytes.get(at + 3..)?)?;
-        let (uid, rest) = path[at + 3..].split_at(length);
-        // A container's own cgroup follows the pod's: `/ID`, `.slice/RUNTIME-ID`, `.slice:RUNTIME:ID`.
-        let container = is_mark(rest.bytes().next()) && !is_mark(rest.bytes().last());
-        (preceded && container).then(|| {
-            uid.chars().map(|c| if c.is_ascii_punctuation() { '-' } else { c.to_ascii_lowercase() }).collect()
-        })
-    })
-}
-
-/// Length of the UID at the start: groups of 8, 4, 4, 4 and 12 hexadecimal digits with a mark or nothing between them.
-fn uid_length(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for (index, digits) in [8, 4, 4, 4, 12].into_iter().enumerate() {
-        if index > 0 && bytes.get(at)?.is_ascii_punctuation() {
-            at += 1;
-        }
-        bytes.get(at..at + digits)?.iter().all(u8::is_ascii_hexdigit).then_some(())?;
-        at += digits;
-    }
-    Some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,65 +83,6 @@ mod tests {
 
     const UID: &str = "3b1f1ca4-1f0b-4a3e-9d53-0b0a4d9c8e71";
     const ID: &str = "7c5d4c8e5b6f4a1e9c0d3b2a1f0e9d8c7b6a5f4e3d2c1b0a9f8e7d6c5b4a3f2e";
-
-    #[track_caller]
-    fn check(cgroups: &str, expected: Option<&str>) {
-        let text = cgroups
-            .replace("UID_", &UID.replace('-', "_"))
-            .replace("UID", UID)
-            .replace("HEX", &UID.replace('-', ""))
-            .replace("ID", ID);
-        assert_eq!(pod_uid(&text).unwrap().as_deref(), expected, "{text}");
-    }
-
-    #[test]
-    fn the_pod_is_found_in_every_layout() {
-        // cgroups v1 and v2, written by the runtimes themselves.
-        check("12:memory:/kubepods/besteffort/podUID/ID\n11:cpu:/kubepods/besteffort/podUID/ID\n", Some(UID));
-        check("0::/kubepods/burstable/podUID/ID", Some(UID));
-        check("0::/kubepods/podUID/ID", Some(UID));
-        // systemd slices.
-        check(
-            "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID_.slice/cri-containerd-ID.scope",
-            Some(UID),
-        );
-        check(
-            "1:name=systemd:/system.slice/containerd.service/kubepods-podUID_.slice:cri-containerd:ID",
-            Some(UID),
-        );
-        check("0::/kubepods.slice/kubepods-podUID_.slice/crio-ID.scope", Some(UID));
-        check("0::/kubepods.slice/kubepods-podUID_.slice/crio-conmon-ID.scope", Some(UID));
-        // Nested in a container, and seen from within a cgroup namespace.
-        check("9:pids:/docker/ID/kubelet/kubepods/besteffort/podUID/ID", Some(UID));
-        check("0::/../../podUID/ID", Some(UID));
-        check("0::/../../../kubepods-besteffort-podUID_.slice/cri-containerd-ID.scope", Some(UID));
-        // A static pod's UID is a hash without dashes.
-        check("0::/kubepods/podHEX/ID", Some(&UID.replace('-', "")));
-        // Only some controllers are delegated.
-        check("2:cpu:/\n1:memory:/kubepods/podUID/ID\n0::/\n", Some(UID));
-    }
-
-    #[test]
-    fn other_processes_belong_to_no_pod() {
-        check("0::/", None);
-        check("", None);
-        check("0::/user.slice/user-0.slice/session-1.scope", None);
-        check("0::/docker/ID", None);
-        check("0::/kubepods/besteffort/podUID", None);
-        check("0::/kubepods/besteffort/podUID/", None);
-        check("0::/kubepods/besteffort/xpodUID/ID", None);
-        check("0::/machine.slice/crio-ID.scope", None);
-        check("0::/kubepods/podnonsense/ID", None);
-        check("0::/pod", None);
-        check("0::/kubepods/pod\u{e9}1f1ca4/ID", None);
-    }
-
-    #[test]
-    fn contradictions_and_broken_lines_are_errors() {
-        let other = UID.replace('3', "4");
-        assert!(pod_uid(&format!("1:a:/x/pod{UID}/c\n0::/x/pod{other}/c")).unwrap_err().contains("two pods"));
-        assert!(pod_uid("1:a").unwrap_err().contains("not ID:CONTROLLERS:PATH"));
-    }
 
     #[test]
     fn the_start_time_is_read_behind_any_program_name() {

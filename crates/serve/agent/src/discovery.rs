@@ -149,8 +149,13 @@ mod tests {
         std::fs::write(directory.join("stat"), format!("{pid} (x) S {}{started}", "0 ".repeat(18))).unwrap();
     }
 
-    fn descriptors() -> usize {
-        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    /// Descriptors of this process that are open on one of the namespaces; those of other tests do not count.
+    fn descriptors(of: &[&NetNs]) -> usize {
+        let names: Vec<String> = of.iter().map(|netns| netns.id().to_string()).collect();
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        // One that was closed meanwhile has no target any more.
+        let targets = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+        targets.filter(|target| names.iter().any(|name| target.as_os_str() == name.as_str())).count()
     }
 
     #[test]
@@ -228,17 +233,18 @@ mod tests {
         proc_of(proc.path(), 11, 2, WEB, &pod.netns);
         proc_of(proc.path(), 12, 2, DB, &other.netns);
         let finder = Finder::new(proc.path(), node.netns.id(), None);
-        let look = || {
-            for _ in 0..50 {
-                drop(finder.scan().unwrap());
-                drop(finder.find("shop/web", WEB, &[pod.address]).unwrap());
-                drop(finder.find("shop/db", DB, &[pod.address]).unwrap_err());
-            }
-        };
-        look();
-        // Other tests of this process open descriptors too, but a leak would leave hundreds.
-        let before = descriptors();
-        look();
-        assert!(descriptors() < before + 50, "{before} became {}", descriptors());
+        let namespaces = [&*pod.netns, &*other.netns];
+        let before = descriptors(&namespaces);
+        assert_eq!(before, 2, "those of the test itself");
+        for _ in 0..1_000 {
+            drop(finder.scan().unwrap());
+        }
+        for _ in 0..50 {
+            let found = finder.find("shop/web", WEB, &[pod.address]).unwrap();
+            assert_eq!(descriptors(&namespaces), before + 1);
+            drop(found);
+            drop(finder.find("shop/db", DB, &[pod.address]).unwrap_err());
+        }
+        assert_eq!(descriptors(&namespaces), before);
     }
 }

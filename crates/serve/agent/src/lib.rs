@@ -2,6 +2,7 @@
 //! It never carries a pod's traffic.
 
 mod annotate;
+mod annotated;
 mod capture;
 mod confine;
 mod discovery;
@@ -22,6 +23,7 @@ mod work;
 
 pub use ambit_linux::own_mounts::OwnMounts;
 pub use ambit_node_plan::enroll::selector::Selectors;
+pub use annotated::Annotated;
 pub use confine::confine;
 pub use error::Error;
 pub use run::run;

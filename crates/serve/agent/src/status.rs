@@ -36,6 +36,13 @@ pub struct PodStatus {
     pub kept_off: bool,
 }
 
+impl PodStatus {
+    /// Whether something other than what was asked for is true of the pod.
+    pub fn is_amiss(&self) -> bool {
+        State::ALL.into_iter().any(|state| state.is_amiss() && state.word() == self.state)
+    }
+}
+
 /// Capture states of all pods of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

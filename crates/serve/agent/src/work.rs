@@ -92,6 +92,8 @@ struct Identity {
     namespace: String,
     name: String,
     uid: String,
+    /// The one in the names of its processes' control groups.
+    runtime_uid: String,
 }
 
 impl Identity {
@@ -104,6 +106,7 @@ impl Identity {
             namespace,
             name,
             uid: meta.uid.clone().unwrap_or_default(),
+            runtime_uid: enroll::runtime_uid(pod).to_owned(),
         }
     }
 }
@@ -178,8 +181,7 @@ impl Context {
         let mut changes = self.changes.clone();
         let known = || {
             let pod = self.pods.get(Some(&event.pod_namespace), &event.pod_name)?;
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            (event.pod_uid.is_empty() || event.pod_uid == uid).then_some(pod)
+            (event.pod_uid.is_empty() || event.pod_uid == enroll::runtime_uid(&pod)).then_some(pod)
         };
         let shown = async {
             loop {
@@ -382,7 +384,7 @@ impl Context {
         addresses: &[IpAddr],
         entry: Option<&Entry>,
     ) -> Result<Arc<NetNs>, Error> {
-        let (finder, key, uid) = (self.finder.clone(), identity.key.clone(), identity.uid.clone());
+        let (finder, key, uid) = (self.finder.clone(), identity.key.clone(), identity.runtime_uid.clone());
         let (known, addresses) = (entry.map(|entry| entry.netns.clone()), addresses.to_vec());
         blocking("looking for the pod's namespace", move || {
             match known.filter(|netns| capture::is_of(netns, &addresses)) {
@@ -501,7 +503,8 @@ impl Context {
         let addresses = enroll::addresses(pod);
         let (capture, _) = enroll::capture_of(pod, &self.policy);
         let netns = {
-            let (key, uid, addresses) = (identity.key.clone(), identity.uid.clone(), addresses.clone());
+            let (key, uid) = (identity.key.clone(), identity.runtime_uid.clone());
+            let addresses = addresses.clone();
             let work = move || {
                 let netns = found.namespace(&key, &uid, &addresses)?;
                 capture::put_in_place(&key, &netns, &addresses, &capture)?;

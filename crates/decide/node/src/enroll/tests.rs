@@ -180,3 +180,106 @@ fn only_differences_are_acted_on() {
     check_plan(Some("enabled"), address, Decision::Unknown, known(&here, true), Step::Rest);
     check_plan(Some("other"), address, CAPTURE, known(&here, true), Step::Enroll);
 }
+
+#[test]
+fn a_static_pod_s_runtime_uid_is_the_hash_of_its_configuration() {
+    let uid_of = |annotations: Value| {
+        let pod = pod(json!({"metadata": {"uid": "u", "annotations": annotations}}));
+        runtime_uid(&pod).to_owned()
+    };
+    assert_eq!(uid_of(json!({})), "u");
+    assert_eq!(uid_of(json!({ annotation::MIRROR: "h", annotation::CONFIG_HASH: "h" })), "h");
+    // Anybody may set the one annotation; only kubelet makes mirrors.
+    assert_eq!(uid_of(json!({ annotation::CONFIG_HASH: "h" })), "u");
+    assert_eq!(uid_of(json!({ annotation::MIRROR: "ambit" })), "u");
+}
+
+/// One row of the field's rules: whether the pod is to be captured, what happens to it while it is not, and while it is.
+#[track_caller]
+fn check_row(row: &str, changes: Value, mode: Option<&str>, expected: (Decision, Step, Step)) {
+    let mut shown = json!({"status": {"podIP": "10.0.0.5"}});
+    merge(&mut shown, changes);
+    let decision = decide(&pod(shown.clone()), Some(&namespace(mode)), &policy());
+    assert_eq!(decision, expected.0, "{row}");
+    assert_eq!(plan(&pod(shown.clone()), decision, None), expected.1, "{row}, not captured yet");
+    merge(
+        &mut shown,
+        json!({"metadata": {"annotations": { annotation::REDIRECTION: redirection::ENABLED }}}),
+    );
+    let addresses = ["10.0.0.5".parse().unwrap()];
+    let known = Some(Known { addresses: &addresses, handed_over: true });
+    assert_eq!(plan(&pod(shown), decision, known), expected.2, "{row}, captured");
+}
+
+#[test]
+fn every_row_of_the_field_s_rules_decides_and_changes_what_is_captured() {
+    let captured = |reason| (Decision::Capture(reason), Step::Enroll, Step::Rest);
+    let left = |reason| (Decision::LeaveAlone(reason), Step::Rest, Step::Release(reason));
+    let with = |more: Value| {
+        let mut changes = labelled("ambient");
+        merge(&mut changes, more);
+        changes
+    };
+    let (ambient, spec) = (Some("ambient"), |more: Value| json!({ "spec": more }));
+    let rows = [
+        ("namespace labelled", json!({}), ambient, captured(Reason::NamespaceLabel)),
+        ("neither labelled", json!({}), None, left(Reason::NotLabelled)),
+        ("pod labelled", labelled("ambient"), None, captured(Reason::PodLabel)),
+        ("pod objects", labelled("none"), ambient, left(Reason::PodLabelNone)),
+        (
+            "host network",
+            with(spec(json!({"hostNetwork": true, "containers": []}))),
+            ambient,
+            left(Reason::HostNetwork),
+        ),
+        (
+            "sidecar",
+            with(json!({"metadata": {"annotations": { annotation::SIDECAR_STATUS: "{}" }}})),
+            ambient,
+            left(Reason::Sidecar),
+        ),
+        (
+            "excluded namespace",
+            with(json!({"metadata": {"namespace": "kube-system"}})),
+            ambient,
+            left(Reason::ExcludedNamespace),
+        ),
+        ("succeeded", with(json!({"status": {"phase": "Succeeded"}})), ambient, left(Reason::Ended)),
+        ("failed", with(json!({"status": {"phase": "Failed"}})), ambient, left(Reason::Ended)),
+        ("running", with(json!({"status": {"phase": "Running"}})), None, captured(Reason::PodLabel)),
+        ("pending", with(json!({"status": {"phase": "Pending"}})), None, captured(Reason::PodLabel)),
+        (
+            "being deleted",
+            with(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
+            None,
+            captured(Reason::PodLabel),
+        ),
+        (
+            "node proxy",
+            with(json!({"metadata": {"namespace": "istio-system", "labels": {"app": "ztunnel"}}})),
+            ambient,
+            left(Reason::Proxy),
+        ),
+        (
+            "no address",
+            with(json!({"status": {"podIP": null}})),
+            None,
+            (Decision::Capture(Reason::PodLabel), Step::Rest, Step::Rest),
+        ),
+        (
+            "another address",
+            with(json!({"status": {"podIP": "10.0.0.6"}})),
+            None,
+            (Decision::Capture(Reason::PodLabel), Step::Enroll, Step::Enroll),
+        ),
+        (
+            "second address",
+            with(json!({"status": {"podIPs": [{"ip": "fd00::5"}]}})),
+            None,
+            (Decision::Capture(Reason::PodLabel), Step::Enroll, Step::Enroll),
+        ),
+    ];
+    for (row, changes, mode, expected) in rows {
+        check_row(row, changes, mode, expected);
+    }
+}

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test ends it")]
 
 mod lab;
+mod status;
 
 use kube::api::DeleteParams;
 use lab::{CONF, LIST, Program, Proxy, on_a_node, shell, state, text, until};

@@ -1,6 +1,6 @@
 //! What the agent shows of pods, and what it does while it cannot capture one.
 
-use super::tests::{Cluster, Proxy, get, until};
+use super::tests::{Cluster, Proxy, create, get, until};
 use crate::fixture::{PodNet, shell};
 use crate::status::{NodeStatus, PodStatus};
 use ambit_api::core::v1::{Event, Pod};
@@ -140,4 +140,26 @@ async fn a_finished_pod_leaves_the_sets_at_once_and_its_address_is_its_successor
     until("it is gone", async || cluster.shown("job").await.is_none()).await;
     assert!(cluster.host_state().contains(&element(&next)));
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_static_pod_is_known_by_the_uid_that_its_runtime_uses() {
+    let mut cluster = Cluster::new(Some("ambient")).await;
+    let net = cluster.node.add_pod();
+    let _agent = cluster.started().await;
+    let _proxy = Proxy::connect(&cluster);
+    let hash = "3b1f1ca41f0b4a3e9d530b0a4d9c8e71";
+    let mirror = json!({
+        "metadata": {"name": "web-n1", "annotations": {
+            "kubernetes.io/config.mirror": hash, "kubernetes.io/config.hash": hash}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "ambit.local/demo-app:1"}]},
+    });
+    let mirror: Pod = create(&cluster.pods(), mirror).await;
+    assert_eq!(cluster.add(&mirror, &net).await.0, 200);
+    cluster.report_running(&mirror, &net).await;
+    cluster.label_namespace(None).await;
+    cluster.until_redirection("web-n1", None).await;
+    // Its process, whose control group carries the same UID, is found.
+    cluster.label_namespace(Some("ambient")).await;
+    cluster.until_redirection("web-n1", Some("enabled")).await;
 }

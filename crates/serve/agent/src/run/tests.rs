@@ -134,7 +134,7 @@ impl Cluster {
 
     /// What the node's runtime reports once the pod runs, and the process it would have.
     pub(super) async fn report_running(&self, pod: &Pod, net: &PodNet) {
-        let uid = pod.metadata.uid.as_deref().unwrap();
+        let uid = ambit_node_plan::enroll::runtime_uid(pod);
         let process = self.settings.proc_root.join("4711");
         std::fs::create_dir_all(process.join("ns")).unwrap();
         std::os::unix::fs::symlink(fd_path(&net.netns), process.join("ns/net")).unwrap();
@@ -157,7 +157,7 @@ impl Cluster {
         pod.metadata.annotations.unwrap_or_default().remove(ambit_names::annotation::REDIRECTION)
     }
 
-    async fn until_redirection(&self, name: &'static str, wanted: Option<&'static str>) {
+    pub(super) async fn until_redirection(&self, name: &'static str, wanted: Option<&'static str>) {
         until("the annotation", async || self.redirection(name).await.as_deref() == wanted).await;
     }
 
@@ -189,7 +189,7 @@ async fn post_to(socket: &Path, path: &str, body: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-async fn create<K>(api: &Api<K>, object: Value) -> K
+pub(super) async fn create<K>(api: &Api<K>, object: Value) -> K
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
@@ -204,7 +204,7 @@ fn event(pod: &Pod, net: &PodNet) -> Value {
     json!({
         "Netns": fd_path(&net.netns), "PodName": pod.metadata.name, "PodNamespace": "shop",
         "IPs": [{"Interface": 0, "Address": {"IP": net.address, "Mask": "////AA=="}, "Gateway": net.gateway}],
-        "ContainerID": "c1", "Interface": "eth0", "PodUID": pod.metadata.uid,
+        "ContainerID": "c1", "Interface": "eth0", "PodUID": ambit_node_plan::enroll::runtime_uid(pod),
     })
 }
 
