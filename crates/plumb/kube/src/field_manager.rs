@@ -5,6 +5,8 @@ mod memory;
 mod object_set;
 mod owned;
 #[cfg(test)]
+mod owned_laws;
+#[cfg(test)]
 mod tests;
 
 pub use applier::Applier;
