@@ -3,8 +3,9 @@
 
 use crate::cluster::Cluster;
 use crate::create::create_object;
-use crate::modify::{Part, change};
-use crate::request::{Effect, Target};
+use crate::modify::change;
+use crate::ownership::{Author, Record};
+use crate::request::{Effect, Part, Target};
 use crate::status::{Answer, Failure};
 use ambit_access::{Rule, defaults, uncovered};
 use ambit_names::label;
@@ -62,7 +63,8 @@ async fn roles(cluster: &Arc<Cluster>) -> Answer<()> {
 /// Adds what a default object of an older server lacks, unless the administrator has switched that off.
 /// Source: kubernetes component-helpers auth/rbac/reconciliation.
 async fn complete(cluster: &Arc<Cluster>, target: &Target, wanted: &Value) -> Answer<()> {
-    let completed = change(cluster, target, (Part::Main, Effect::Write), |old| {
+    let record = Record::By(Author::server());
+    let completed = change(cluster, target, (Part::Main, Effect::Write, &record), |old| {
         let mut new = old.clone();
         if old["metadata"]["annotations"][defaults::AUTO_UPDATE] != "true" {
             return Ok(new);
@@ -94,7 +96,8 @@ async fn publish(cluster: &Arc<Cluster>, advertise: SocketAddr) -> Answer<()> {
         "addressType": family, "endpoints": endpoints, "ports": ports,
     });
     let target = ensure(cluster, ("discovery.k8s.io", "EndpointSlice"), "default", slice).await?;
-    let pointed = change(cluster, &target, (Part::Main, Effect::Write), |old| {
+    let record = Record::By(Author::server());
+    let pointed = change(cluster, &target, (Part::Main, Effect::Write, &record), |old| {
         let mut new = old.clone();
         new["endpoints"] = endpoints.clone();
         new["ports"] = ports.clone();
@@ -118,7 +121,7 @@ async fn ensure(
     if cluster.db.get(&target.key()).is_some() {
         return Ok(target);
     }
-    match create_object(cluster, &target, object, Effect::Write).await {
+    match create_object(cluster, &target, object, (Effect::Write, &Record::By(Author::server()))).await {
         Err(Failure { code: StatusCode::CONFLICT, .. }) | Ok(_) => Ok(target),
         Err(failure) => Err(failure),
     }

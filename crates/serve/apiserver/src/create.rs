@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::escalation;
 use crate::metadata::{self, Birth};
 use crate::object::Object;
+use crate::ownership::{Author, Record};
 use crate::request::{Call, Effect, Target, collection, text};
 use crate::status::{Answer, Failure};
 use ambit_schema::{Decoded, FieldValidation, Parsed, ResourceType};
@@ -22,7 +23,7 @@ const GENERATED_NAME_TRIES: usize = 8;
 /// Answers a POST to a collection.
 pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
     let view = View::of(call, cluster.clock.timestamp())?;
-    call.check_field_manager()?;
+    let author = Author { manager: call.field_manager()?, subresource: "" };
     let effect = call.effect()?;
     let kind = &target.kind;
     if kind.is_namespaced() && target.namespace.is_empty() {
@@ -30,7 +31,7 @@ pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target)
     }
     let decoded = decode(kind, call.parsed_body(&kind.group_version_kind())?, call.field_validation()?)?;
     escalation::check(cluster, &call.user, kind, (&decoded.object, None), &target.namespace)?;
-    let object = create_object(cluster, target, decoded.object, effect).await?;
+    let object = create_object(cluster, target, decoded.object, (effect, &Record::By(author))).await?;
     let mut response = answer::encoded(StatusCode::CREATED, view.encoding, view.object(kind, &object))?;
     answer::warn(&mut response, &decoded.warnings);
     Ok(response)
@@ -68,13 +69,13 @@ pub(crate) async fn create_object(
     cluster: &Arc<Cluster>,
     target: &Target,
     value: Value,
-    effect: Effect,
+    (effect, record): (Effect, &Record),
 ) -> Answer<Arc<Object>> {
     let generated = text(&value, "/metadata/name").is_empty();
     let mut tries = if generated { GENERATED_NAME_TRIES } else { 1 };
     loop {
         tries -= 1;
-        let (name, outcome) = attempt(cluster, target, value.clone(), effect).await?;
+        let (name, outcome) = attempt(cluster, target, value.clone(), (effect, record)).await?;
         match outcome {
             Ok(object) => {
                 if &*collection(&target.kind) == admit::DEFINITIONS {
@@ -96,7 +97,7 @@ async fn attempt(
     cluster: &Arc<Cluster>,
     target: &Target,
     mut value: Value,
-    effect: Effect,
+    (effect, record): (Effect, &Record),
 ) -> Answer<(String, Result<Arc<Object>, WriteError>)> {
     let kind = &target.kind;
     let birth = Birth {
@@ -105,9 +106,12 @@ async fn attempt(
         now: cluster.now_text(),
         suffix: cluster.name_suffix(),
     };
+    let start = record.start(&value, &Value::Null);
     let name = metadata::prepare_create(kind, &mut value, birth)?;
     reset_status(kind, &mut value);
     kind.default(&mut value);
+    // What admission adds belongs to nobody.
+    record.settle(cluster, kind, (&mut value, None), start);
     let _held = admit::create(cluster, kind, &mut value).await?;
     kind.default(&mut value);
     let faults = kind.validate_create(&value);

@@ -39,9 +39,7 @@ pub(crate) fn prepare_create(kind: &ResourceType, value: &mut Value, birth: Birt
         return Err(Failure::internal("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(kind, metadata, birth.namespace)?;
-    for field in
-        ["selfLink", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"]
-    {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
         metadata.remove(field);
     }
     let name = match metadata.get("name").and_then(Value::as_str).unwrap_or_default() {
@@ -119,7 +117,6 @@ pub(crate) fn prepare_update(kind: &ResourceType, new: &mut Value, old: &Value) 
         return Err(Failure::conflict(kind, &name, &why));
     }
     metadata.remove("selfLink");
-    metadata.remove("managedFields");
     for field in KEPT {
         match old_metadata.get(field) {
             Some(value) => metadata.insert(field.into(), value.clone()),

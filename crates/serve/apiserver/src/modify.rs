@@ -9,7 +9,8 @@ use crate::delete;
 use crate::escalation;
 use crate::metadata;
 use crate::object::{Object, Stored, set_revision};
-use crate::request::{Call, Effect, Target, collection, text};
+use crate::ownership::{Author, Record};
+use crate::request::{Call, Effect, Part, Target, collection, text};
 use crate::status::{Answer, Failure};
 use crate::strategy::Strategy;
 use ambit_apply::{PatchError, json_patch, merge_patch, strategic_merge};
@@ -22,19 +23,6 @@ use std::sync::Arc;
 /// Tries of a change that does not insist on a revision. Source: apiserver handlers/patch.go.
 const TRIES: usize = 5;
 
-/// Which part of an object a write is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// The object, except its status.
-    Main,
-    /// Its status.
-    Status,
-    /// The finalizers in a namespace's specification.
-    Finalize,
-    /// All of it: for the server's own changes.
-    Whole,
-}
-
 /// Answers a PUT.
 pub(crate) async fn update(
     cluster: &Arc<Cluster>,
@@ -42,11 +30,11 @@ pub(crate) async fn update(
     target: &Target,
     part: Part,
 ) -> Answer<Response<Body>> {
-    call.check_field_manager()?;
+    let record = Record::By(author(call, part)?);
     let decoded =
         decode(&target.kind, call.parsed_body(&target.kind.group_version_kind())?, call.field_validation()?)?;
     let Decoded { object, warnings } = decoded;
-    let changed = change(cluster, target, (part, call.effect()?), |old| {
+    let changed = change(cluster, target, (part, call.effect()?, &record), |old| {
         escalation::check(cluster, &call.user, &target.kind, (&object, Some(old)), &target.namespace)?;
         Ok(object.clone())
     });
@@ -61,11 +49,11 @@ pub(crate) async fn patch(
     target: &Target,
     part: Part,
 ) -> Answer<Response<Body>> {
-    call.check_field_manager()?;
+    let record = Record::By(author(call, part)?);
     let validation = call.field_validation()?;
     let patch = Patch::parse(call, &target.kind)?;
     let mut warnings = Vec::new();
-    let changed = change(cluster, target, (part, call.effect()?), |old| {
+    let changed = change(cluster, target, (part, call.effect()?, &record), |old| {
         let value = patch.apply(&target.kind, old)?;
         let parsed = Parsed { value, duplicates: patch.body.duplicates.clone() };
         let decoded = decode(&target.kind, parsed, validation)?;
@@ -78,7 +66,17 @@ pub(crate) async fn patch(
     respond(cluster, call, target, &changed, &warnings)
 }
 
-fn respond(
+/// Who writes to a part of an object.
+pub(crate) fn author(call: &Call, part: Part) -> Answer<Author> {
+    let subresource = match part {
+        Part::Main | Part::Whole => "",
+        Part::Status => "status",
+        Part::Finalize => "finalize",
+    };
+    Ok(Author { manager: call.field_manager()?, subresource })
+}
+
+pub(crate) fn respond(
     cluster: &Cluster,
     call: &Call,
     target: &Target,
@@ -117,16 +115,11 @@ impl Patch {
                 ));
             }
             "application/strategic-merge-patch+json" => PatchForm::Strategic,
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => {
-                return Err(Failure::unsupported_media_type(
-                    "server-side apply is not supported by this server yet: use a merge, strategic merge or JSON \
-                     patch (kubectl apply without --server-side)",
-                ));
-            }
             other => {
                 return Err(Failure::unsupported_media_type(format!(
                     "the body of the request was in an unknown format ({other}) - accepted media types include: \
-                     application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json"
+                     application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+                     application/apply-patch+yaml"
                 )));
             }
         };
@@ -168,7 +161,7 @@ impl Patch {
 pub(crate) async fn change(
     cluster: &Arc<Cluster>,
     target: &Target,
-    (part, effect): (Part, Effect),
+    (part, effect, record): (Part, Effect, &Record),
     mut edit: impl FnMut(&Value) -> Answer<Value>,
 ) -> Answer<Arc<Object>> {
     let mut tries = TRIES;
@@ -177,7 +170,7 @@ pub(crate) async fn change(
         let head = cluster.head(target)?;
         let old = head.value.value_as(&target.kind);
         let new = edit(&old)?;
-        match replace(cluster, target, (part, effect), (&head, &old, new)).await? {
+        match replace(cluster, target, (part, effect, record), (&head, &old, new)).await? {
             Err(WriteError::Conflict(Conflict::Changed { .. })) if tries > 0 => {}
             outcome => return outcome.map_err(|e| Failure::of_write(&target.kind, &target.name, e)),
         }
@@ -187,7 +180,7 @@ pub(crate) async fn change(
 async fn replace(
     cluster: &Arc<Cluster>,
     target: &Target,
-    (part, effect): (Part, Effect),
+    (part, effect, record): (Part, Effect, &Record),
     (head, old, mut new): (&Stored, &Value, Value),
 ) -> Answer<Result<Arc<Object>, WriteError>> {
     let kind = &target.kind;
@@ -195,10 +188,12 @@ async fn replace(
     if !wanted.is_empty() && wanted != "0" && wanted != head.revision.to_string() {
         return Err(Failure::modified(kind, &target.name));
     }
+    let start = record.start(&new, old);
     metadata::prepare_update(kind, &mut new, old)?;
     keep_part(kind, part, &mut new, old);
     set_revision(&mut new, head.revision);
     kind.default(&mut new);
+    record.settle(cluster, kind, (&mut new, Some(old)), start);
     let _held = admit::update(cluster, kind, &mut new, old, part == Part::Main).await?;
     metadata::bump_generation(kind, &mut new, old);
     metadata::check_finalizers(kind, &new, old)?;

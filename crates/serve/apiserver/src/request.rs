@@ -140,15 +140,34 @@ impl Call {
         })
     }
 
-    /// Checks the `fieldManager` option, which has no effect before server-side apply is there.
-    pub(crate) fn check_field_manager(&self) -> Answer<()> {
+    /// The name by which the client owns the fields it writes: the `fieldManager` option, or what its User-Agent begins
+    /// with. Source: apiserver handlers managerOrUserAgent.
+    pub(crate) fn field_manager(&self) -> Answer<String> {
         let manager = self.query.value("fieldManager").unwrap_or_default();
         if manager.len() > FIELD_MANAGER_BYTES_MAX || manager.chars().any(char::is_control) {
             let what = format!("must be at most {FIELD_MANAGER_BYTES_MAX} printable characters");
             return Err(Failure::invalid_options("CreateOptions", "fieldManager", &what));
         }
-        Ok(())
+        if !manager.is_empty() {
+            return Ok(manager.to_owned());
+        }
+        let agent = self.header(header::USER_AGENT).split('/').next().unwrap_or_default();
+        // Header values that are text are printable ASCII, so that each character is a byte.
+        Ok(agent.chars().filter(|c| !c.is_control()).take(FIELD_MANAGER_BYTES_MAX).collect())
     }
+}
+
+/// Which part of an object a write is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The object, except its status.
+    Main,
+    /// Its status.
+    Status,
+    /// The finalizers in a namespace's specification.
+    Finalize,
+    /// All of it: for the server's own changes.
+    Whole,
 }
 
 /// A collection or an object that a request is about.

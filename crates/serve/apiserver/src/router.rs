@@ -3,14 +3,15 @@
 use crate::access;
 use crate::address::{Address, ResourceAddress};
 use crate::answer::{self, Body};
+use crate::apply;
 use crate::cluster::Cluster;
 use crate::create;
 use crate::delete;
 use crate::discovery;
-use crate::modify::{self, Part};
+use crate::modify;
 use crate::node_logs;
 use crate::read;
-use crate::request::{Call, Target, User};
+use crate::request::{Call, Part, Target, User};
 use crate::reviews;
 use crate::selector::Selector;
 use crate::status::{Answer, Failure};
@@ -143,10 +144,18 @@ async fn act(
             }
         }
         "update" => modify::update(cluster, call, target, Part::Main).await,
-        "patch" => modify::patch(cluster, call, target, Part::Main).await,
+        "patch" => patch(cluster, call, target, Part::Main).await,
         "delete" => delete::delete(cluster, call, target).await,
         "deletecollection" => delete::delete_collection(cluster, call, target).await,
         _ => Err(Failure::method_not_allowed(&target.kind, verb)),
+    }
+}
+
+/// Answers a PATCH, of whatever form.
+async fn patch(cluster: &Arc<Cluster>, call: &Call, target: &Target, part: Part) -> Answer<Response<Body>> {
+    match call.content_type() {
+        apply::APPLY => apply::apply(cluster, call, target, part).await,
+        _ => modify::patch(cluster, call, target, part).await,
     }
 }
 
@@ -213,7 +222,7 @@ async fn subresource(
             read::get(cluster, call, target).await
         }
         (_, "status", "update") => modify::update(cluster, call, target, Part::Status).await,
-        (_, "status", "patch") => modify::patch(cluster, call, target, Part::Status).await,
+        (_, "status", "patch") => patch(cluster, call, target, Part::Status).await,
         ("namespaces", "finalize", "update") => modify::update(cluster, call, target, Part::Finalize).await,
         ("pods", "binding", "create") => {
             subresources::bind(cluster, call, &target.namespace, &target.name).await

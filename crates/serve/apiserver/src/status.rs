@@ -150,6 +150,12 @@ impl Failure {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
+    /// Others own fields that an apply would change.
+    pub(crate) fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
+        let details = Some(json!({"causes": causes}));
+        Self { details, ..Self::new(StatusCode::CONFLICT, "Conflict", message) }
+    }
+
     /// Something upstream has that is not here; says what.
     pub(crate) fn not_implemented(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
@@ -211,6 +217,11 @@ impl Failure {
         self.retry_after_seconds = Some(seconds);
         self.details.get_or_insert_with(|| json!({}))["retryAfterSeconds"] = seconds.into();
         self
+    }
+
+    /// The word for what is wrong, by which clients tell failures apart.
+    pub(crate) fn reason(&self) -> &'static str {
+        self.reason
     }
 
     pub(crate) fn retry_after_seconds(&self) -> Option<u32> {

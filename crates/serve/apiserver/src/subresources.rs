@@ -1,14 +1,16 @@
 //! Parts of objects that are acted on rather than stored: binding, eviction, scale and tokens.
 
 use crate::answer::{self, Body};
+use crate::apply::{self, APPLY};
 use crate::cluster::Cluster;
 use crate::create::decode;
 use crate::delete;
-use crate::modify::{Part, Patch, change};
-use crate::request::{Call, Effect, Target, text};
+use crate::modify::{Patch, change};
+use crate::ownership::{Author, Record};
+use crate::request::{Call, Effect, Part, Target, text};
 use crate::status::{Answer, Failure};
 use crate::tokens::{Claims, Reference, Subject};
-use ambit_schema::{GroupVersionKind, Parsed, decode_kind};
+use ambit_schema::{FieldValidation, GroupVersionKind, Parsed, decode_kind};
 use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -52,7 +54,7 @@ pub(crate) async fn bind(
     let target = Target::new(&pods, namespace, name);
     let wanted_uid = text(&binding, "/metadata/uid");
     let now = cluster.now_text();
-    let bound = change(cluster, &target, (Part::Whole, call.effect()?), |pod| {
+    let bound = change(cluster, &target, (Part::Whole, call.effect()?, &Record::Keep), |pod| {
         let conflict = |why: String| Err(Failure::conflict(&pods, name, &why));
         if !wanted_uid.is_empty() && wanted_uid != text(pod, "/metadata/uid") {
             return conflict(format!("the pod's UID is {}, not {wanted_uid}", text(pod, "/metadata/uid")));
@@ -195,22 +197,20 @@ pub(crate) async fn scale(cluster: &Arc<Cluster>, call: &Call, target: &Target) 
         let stored = cluster.stored(target)?;
         return answer::plain(call, StatusCode::OK, &scale_of(&stored.value.value()));
     }
+    if call.method == Method::PATCH && call.content_type() == APPLY {
+        return apply_scale(cluster, call, target).await;
+    }
     let patch = if call.method == Method::PATCH { Some(Patch::parse(call, &target.kind)?) } else { None };
     let put = if patch.is_none() { Some(body(call, ("autoscaling", "v1", "Scale"))?) } else { None };
     let effect: Effect = call.effect()?;
-    let changed = change(cluster, target, (Part::Main, effect), |old| {
+    let record = Record::By(Author { manager: call.field_manager()?, subresource: "scale" });
+    let changed = change(cluster, target, (Part::Main, effect, &record), |old| {
         let scale = match (&patch, &put) {
             (Some(patch), _) => patch.apply(&target.kind, &scale_of(old))?,
             (None, Some(put)) => put.clone(),
             (None, None) => Value::Null,
         };
-        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
-            return Err(Failure::unprocessable(format!(
-                "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
-                target.name
-            )));
-        }
+        let replicas = checked_replicas(&target.name, &scale)?;
         let mut new = old.clone();
         new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
         new["spec"]["replicas"] = replicas.into();
@@ -218,6 +218,46 @@ pub(crate) async fn scale(cluster: &Arc<Cluster>, call: &Call, target: &Target) 
     });
     let object = changed.await?;
     answer::plain(call, StatusCode::OK, &scale_of(&object.value()))
+}
+
+/// Answers an apply to a scale: of the workload, that applies the number of its replicas.
+async fn apply_scale(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
+    let parsed = apply::body(call)?;
+    let expected = ("autoscaling/v1", "Scale");
+    let given = (text(&parsed.value, "/apiVersion"), text(&parsed.value, "/kind"));
+    if given != expected {
+        return Err(Failure::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {}, Kind={}, expected: {}, Kind={}",
+            given.0, given.1, expected.0, expected.1
+        )));
+    }
+    let decoded = decode_kind(("autoscaling", "v1", "Scale"), parsed, FieldValidation::Strict)
+        .ok_or_else(|| Failure::internal("no definition of Scale"))?
+        .map_err(|e| Failure::bad_request(e.to_string()))?;
+    let scale = decoded.object;
+    let kind = &target.kind;
+    let mut workload = json!({
+        "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": target.name},
+        "spec": {"replicas": checked_replicas(&target.name, &scale)?},
+    });
+    let revision = text(&scale, "/metadata/resourceVersion");
+    if !revision.is_empty() {
+        workload["metadata"]["resourceVersion"] = revision.into();
+    }
+    let author = Author { manager: call.field_manager()?, subresource: "scale" };
+    let configuration = apply::configuration(call, author, workload)?;
+    let (object, _) = apply::lay(cluster, call, target, (Part::Main, &configuration)).await?;
+    answer::plain(call, StatusCode::OK, &scale_of(&object.value()))
+}
+
+fn checked_replicas(name: &str, scale: &Value) -> Answer<i64> {
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        return Err(Failure::unprocessable(format!(
+            "Scale.autoscaling {name:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0"
+        )));
+    }
+    Ok(replicas)
 }
 
 /// The Scale view of workloads.
