@@ -46,7 +46,8 @@ impl Record {
     pub(crate) fn start(&self, new: &Value, old: &Value) -> Managers {
         match self {
             Self::By(author) => Managers::for_update(old, new, author.subresource),
-            Self::Keep | Self::Made => Managers::of(old).unwrap_or_default(),
+            Self::Keep => Managers::of(old).unwrap_or_default(),
+            Self::Made => Managers::of(new).unwrap_or_default(),
         }
     }
 
@@ -59,8 +60,7 @@ impl Record {
         start: Managers,
     ) {
         let managers = match self {
-            Self::Made => return,
-            Self::Keep => start,
+            Self::Keep | Self::Made => start,
             Self::By(author) => {
                 let after = with_writer(cluster, kind, author, &FieldSet::default(), |writer| {
                     writer.update(old, new, start)

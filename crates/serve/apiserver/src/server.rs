@@ -145,9 +145,14 @@ impl ApiServer {
     /// # Panics
     /// Outside of a tokio runtime: the client keeps a task there.
     pub fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
+        let agent = http::HeaderValue::from_str(user).ok();
         let user = access::authenticated(User::new(user, groups.iter().copied()));
         let service = self.service.clone();
-        let serve = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let serve = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+            // Who names no field manager owns what it writes by its own name.
+            if let (Some(agent), None) = (&agent, request.headers().get(http::header::USER_AGENT)) {
+                request.headers_mut().insert(http::header::USER_AGENT, agent.clone());
+            }
             let (service, peer) = (service.clone(), Peer::InProcess(user.clone()));
             async move { Ok::<_, Infallible>(service.serve(peer, request).await) }
         });

@@ -243,8 +243,11 @@ async fn patches_of_three_kinds_apply(client: &Client) {
     };
     assert_eq!(code(maps.patch("patched", &params, &operations("9")).await), (422, "Invalid".into()));
     maps.patch("patched", &params, &operations("2")).await.unwrap();
-    let applied = maps.patch("patched", &PatchParams::apply("me"), &Patch::Apply(map("patched", &[]))).await;
-    assert_eq!(code(applied), (415, "UnsupportedMediaType".into()));
+    let me = PatchParams::apply("me");
+    let refused = maps.patch("patched", &me, &Patch::Apply(map("patched", &[("c", "4")]))).await;
+    assert_eq!(code(refused), (409, "Conflict".into()));
+    let forced = maps.patch("patched", &me.force(), &Patch::Apply(map("patched", &[("c", "4")]))).await;
+    assert_eq!(forced.unwrap().data.unwrap()["c"], "4");
     let missing = maps.patch("absent", &params, &Patch::Merge(json!({}))).await;
     assert_eq!(code(missing), (404, "NotFound".into()));
     let renamed = maps.patch("patched", &params, &Patch::Merge(json!({"metadata": {"name": "other"}}))).await;

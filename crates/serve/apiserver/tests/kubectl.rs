@@ -219,9 +219,6 @@ async fn kubectl_is_told_what_is_wrong() {
     kubectl.fails(&create, wrong_name, "metadata.name: Invalid value").await;
     let elsewhere = "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: nowhere}}";
     kubectl.fails(&create, elsewhere, "namespaces \"nowhere\" not found").await;
-    kubectl
-        .fails(&["apply", "--server-side", "-f", "-"], MANIFEST, "server-side apply is not supported")
-        .await;
     kubectl.fails(&["exec", "one", "--", "ls"], "", "pods \"one\" not found").await;
     cluster.stop().await;
 }
@@ -294,5 +291,60 @@ spec:
     kubectl.fails(&["get", "ct"], "", "could not find the requested resource").await;
     kubectl.ok(&["apply", "-f", "-"], definition, &["created"]).await;
     kubectl.ok(&["get", "ct"], "", &["No resources found"]).await;
+    cluster.stop().await;
+}
+
+/// Objects of client-side apply become the server's, and others' fields are taken by force only.
+#[tokio::test]
+async fn kubectl_applies_on_the_server() {
+    let cluster = cluster_with_account().await;
+    let kubectl = Kubectl::of(&cluster);
+    let deployment = MANIFEST.split("---").next().unwrap();
+    kubectl.ok(&["apply", "-f", "-"], deployment, &["deployment.apps/web created"]).await;
+    let server = ["apply", "--server-side", "-f", "-"];
+    kubectl.ok(&server, deployment, &["deployment.apps/web serverside-applied"]).await;
+    let shown = ["get", "deployment", "web", "--show-managed-fields", "-o", "yaml"];
+    let text =
+        kubectl.ok(&shown, "", &["manager: kubectl\n", "operation: Apply", "k:{\"name\":\"web\"}"]).await;
+    assert!(
+        !text.contains("kubectl-client-side-apply"),
+        "what client-side apply owned is taken over: {text}"
+    );
+    kubectl.ok(&["scale", "deployment/web", "--replicas=5"], "", &["scaled"]).await;
+    let conflict = "conflict with \"kubectl\" with subresource \"scale\" using apps/v1: .spec.replicas";
+    kubectl.fails(&server, deployment, conflict).await;
+    // What nobody else has is no conflict, and the difference is shown before it is made.
+    let without = deployment.replace("  replicas: 2\n", "");
+    kubectl.ok(&server, &without, &["serverside-applied"]).await;
+    let (code, text) =
+        kubectl.run(&["diff", "--server-side", "-f", "-"], &without.replace("demo:1", "demo:2")).await;
+    assert!(
+        code == 1 && text.contains("+        - image: demo:2") || text.contains("+      - image: demo:2"),
+        "{code} {text}"
+    );
+    let forced = ["apply", "--server-side", "--force-conflicts", "--field-manager=other", "-f", "-"];
+    kubectl.ok(&forced, &deployment.replace("demo:1", "demo:3"), &["serverside-applied"]).await;
+    kubectl
+        .ok(
+            &[
+                "get",
+                "deployment",
+                "web",
+                "-o",
+                "jsonpath={.spec.replicas} {.spec.template.spec.containers[0].image}",
+            ],
+            "",
+            &["2 demo:3"],
+        )
+        .await;
+    kubectl
+        .ok(
+            &["apply", "--server-side", "--dry-run=server", "-f", "-"],
+            MANIFEST.split("---").nth(1).unwrap(),
+            &["service/web serverside-applied (server dry run)"],
+        )
+        .await;
+    kubectl.fails(&["get", "service", "web"], "", "not found").await;
+    kubectl.fails(&["apply", "--server-side", "-f", "-"], &deployment.replace("spec:", "spc:"), "spc").await;
     cluster.stop().await;
 }

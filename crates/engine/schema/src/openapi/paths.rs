@@ -115,6 +115,7 @@ impl Operations<'_> {
         if !self.of.is_custom() {
             forms.push("application/strategic-merge-patch+json");
         }
+        forms.push("application/apply-patch+yaml");
         let schema = reference(&format!("{PREFIX}{PATCH}"));
         forms.into_iter().map(|form| (form.to_owned(), json!({"schema": schema}))).collect()
     }
