@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod expr;
+pub mod feature;
 pub mod host;
 pub mod netlink;
 pub mod pod;

@@ -1,5 +1,7 @@
 use super::*;
+use ambit_names::path;
 use clap::Parser;
+use std::path::Path;
 
 const LIST: &str = r#"{"name": "n", "plugins": [{"type": "bridge"}]}"#;
 
@@ -39,9 +41,17 @@ fn a_node_with_everything_passes_and_is_not_changed() {
     let dir = node();
     let findings = check(&agent(dir.path())).unwrap();
     assert_eq!(of_level(&findings, Level::Fail), Vec::<String>::new());
-    for subject in
-        ["packet rules", "network namespaces", "transparent sockets", "cgroups", "plugin directory"]
-    {
+    for subject in [
+        "packet filter",
+        "packet rules",
+        "network namespaces",
+        "rights",
+        "routes by marks",
+        "transparent sockets",
+        "cgroups",
+        "processes of the node",
+        "plugin directory",
+    ] {
         assert!(
             findings.iter().any(|f| f.subject == subject && f.level == Level::Ok),
             "{subject}: {findings:?}"
@@ -68,6 +78,8 @@ fn what_is_missing_or_in_conflict_is_told_with_the_remedy() {
     check_finds(write("conf/05-a.conflist", "{"), Level::Warn, "05-a.conflist cannot be used");
     let field = r#"{"name": "n", "plugins": [{"type": "bridge"}, {"type": "istio-cni"}]}"#;
     check_finds(write("conf/10-a.conflist", field), Level::Fail, "remove the istio-cni DaemonSet");
+    let linkerd = r#"{"name": "n", "plugins": [{"type": "bridge"}, {"type": "linkerd-cni"}]}"#;
+    check_finds(write("conf/10-a.conflist", linkerd), Level::Warn, "of one mesh only");
     let cilium = r#"{"name": "n", "plugins": [{"type": "cilium-cni"}]}"#;
     check_finds(write("conf/10-a.conflist", cilium), Level::Warn, "cni.exclusive=false");
     check_finds(
@@ -91,17 +103,4 @@ fn a_running_agent_is_noticed() {
             .unwrap();
     let findings = check(&agent(dir.path())).unwrap();
     assert!(of_level(&findings, Level::Warn).iter().any(|line| line.contains("an agent runs already")));
-}
-
-#[track_caller]
-fn check_containerd(config: &str, expected: Option<Level>) {
-    let found = containerd(config, Path::new("/etc/cni/net.d"));
-    assert_eq!(found.map(|finding| finding.level), expected, "{config}");
-}
-
-#[test]
-fn containerd_s_directory_is_compared() {
-    check_containerd("", None);
-    check_containerd("[cni]\n  conf_dir = \"/etc/cni/net.d\"", Some(Level::Ok));
-    check_containerd("conf_dir='/var/lib/cni/net.d'", Some(Level::Warn));
 }
