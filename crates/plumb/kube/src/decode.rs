@@ -6,12 +6,16 @@ use kube::api::WatchEvent;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Annotation of the bookmark at the end of the state that a stream begins with (KEP-3157).
+const STATE_END: &str = "k8s.io/initial-events-end";
 
 /// One page of a list.
 pub(crate) struct Page<K> {
     pub(crate) objects: Vec<K>,
-    /// Objects that do not decode: what is known of them stays in force.
-    pub(crate) unreadable: Vec<ObjectKey>,
+    /// Objects that do not decode, with the reason: what is known of them stays in force.
+    pub(crate) unreadable: BTreeMap<ObjectKey, String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) continue_token: Option<String>,
 }
@@ -25,10 +29,13 @@ pub(crate) enum Event<K> {
     },
     Bookmark {
         resource_version: String,
+        /// It is the mark at the end of the state that a stream began with.
+        ends_state: bool,
     },
     /// An object was applied that does not decode.
     Unreadable {
         key: ObjectKey,
+        cause: String,
         resource_version: Option<String>,
     },
     Failed(WatchError),
@@ -52,24 +59,23 @@ struct RawListMeta {
 /// Decodes one page. Errors: the document as a whole is not a list.
 pub(crate) fn page<K: DeserializeOwned>(bytes: &[u8]) -> Result<Page<K>, WatchError> {
     if let Ok(raw) = serde_json::from_slice::<RawPage<K>>(bytes) {
-        return Ok(to_page(raw.metadata, raw.items.unwrap_or_default(), Vec::new()));
+        return Ok(to_page(raw.metadata, raw.items.unwrap_or_default(), BTreeMap::new()));
     }
     let raw: RawPage<Value> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
-    let (mut objects, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut objects, mut unreadable) = (Vec::new(), BTreeMap::new());
     for item in raw.items.unwrap_or_default() {
         let key = key_of(&item);
         match serde_json::from_value(item) {
             Ok(object) => objects.push(object),
             Err(error) => {
-                tracing::warn!(object = %key, %error, "cannot read an object");
-                unreadable.push(key);
+                unreadable.insert(key, error.to_string());
             }
         }
     }
     Ok(to_page(raw.metadata, objects, unreadable))
 }
 
-fn to_page<K>(metadata: RawListMeta, objects: Vec<K>, unreadable: Vec<ObjectKey>) -> Page<K> {
+fn to_page<K>(metadata: RawListMeta, objects: Vec<K>, unreadable: BTreeMap<ObjectKey, String>) -> Page<K> {
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
     let (resource_version, continue_token) = (some(metadata.resource_version), some(metadata.continue_token));
     Page { objects, unreadable, resource_version, continue_token }
@@ -93,7 +99,8 @@ where
             Ok(Event::Deleted { key: ObjectKey::of(&object), resource_version })
         }
         Ok(WatchEvent::Bookmark(mark)) => {
-            Ok(Event::Bookmark { resource_version: mark.metadata.resource_version })
+            let ends_state = mark.metadata.annotations.get(STATE_END).is_some_and(|value| value == "true");
+            Ok(Event::Bookmark { resource_version: mark.metadata.resource_version, ends_state })
         }
         // Read once more, as a whole: it has more in it than the library's type shows.
         Ok(WatchEvent::Error(_)) => loose_event(line, "the server failed"),
@@ -109,9 +116,7 @@ fn loose_event<K>(line: &[u8], cause: &str) -> Result<Event<K>, WatchError> {
     let resource_version = text(&object["metadata"]["resourceVersion"]);
     match raw["type"].as_str() {
         Some("ADDED" | "MODIFIED") => {
-            let key = key_of(object);
-            tracing::warn!(object = %key, error = cause, "cannot read an object");
-            Ok(Event::Unreadable { key, resource_version })
+            Ok(Event::Unreadable { key: key_of(object), cause: cause.to_owned(), resource_version })
         }
         Some("DELETED") => Ok(Event::Deleted { key: key_of(object), resource_version }),
         // A server that fails before the first event may send a bare Status line.
@@ -137,8 +142,10 @@ mod tests {
         let seen = match event::<ConfigMap>(line.as_bytes()) {
             Ok(Event::Applied(object)) => format!("applied {}", ObjectKey::of(&object)),
             Ok(Event::Deleted { key, .. }) => format!("deleted {key}"),
-            Ok(Event::Bookmark { resource_version }) => format!("bookmark {resource_version}"),
-            Ok(Event::Unreadable { key, resource_version }) => {
+            Ok(Event::Bookmark { resource_version, ends_state }) => {
+                format!("bookmark {resource_version} {ends_state}")
+            }
+            Ok(Event::Unreadable { key, resource_version, .. }) => {
                 format!("unreadable {key} {resource_version:?}")
             }
             Ok(Event::Failed(error)) => format!("failed: {error}"),
@@ -156,7 +163,12 @@ mod tests {
         );
         check_event(
             r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"9"}}}"#,
-            "bookmark 9",
+            "bookmark 9 false",
+        );
+        check_event(
+            r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"9",
+            "annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+            "bookmark 9 true",
         );
         check_event(
             r#"{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"4"},"data":[1]}}"#,
@@ -179,7 +191,7 @@ mod tests {
             {"metadata":{"namespace":"n","name":"good"}}, {"metadata":{"namespace":"n","name":"bad"},"data":"x"}]}"#;
         let page = page::<ConfigMap>(text.as_bytes()).expect("a list");
         assert_eq!(page.objects.len(), 1);
-        assert_eq!(page.unreadable, [ObjectKey { namespace: Some("n".into()), name: "bad".into() }]);
+        assert_eq!(page.unreadable.into_keys().collect::<Vec<_>>(), [ObjectKey::namespaced("n", "bad")]);
         assert_eq!((page.resource_version.as_deref(), page.continue_token), (Some("7"), None));
     }
 }

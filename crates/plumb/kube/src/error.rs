@@ -47,6 +47,12 @@ pub(crate) enum WatchError {
     NoResourceVersion,
     #[error("no answer within {seconds} s")]
     Silent { seconds: u64 },
+    #[error("the stream ended before it had told the whole state")]
+    StateCut,
+    #[error(
+        "the server has not marked the end of its state, as one does that does not know how to stream it"
+    )]
+    NoStateEnd,
     #[error("the server ended the watch at once")]
     EndedAtOnce,
 }

@@ -3,9 +3,9 @@
 use crate::content;
 use kube::Resource;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use tokio::sync::watch;
 
 /// Name of an object within its kind.
@@ -69,11 +69,19 @@ impl<K> Change<K> {
 pub struct Synced {
     path: String,
     synced: watch::Receiver<bool>,
-    trouble: Trouble,
+    health: Arc<RwLock<Health>>,
 }
 
-/// Why the server's state could not be read at the last attempt.
-type Trouble = Arc<RwLock<Option<String>>>;
+/// What is not as it should be with a view.
+#[derive(Debug, Default)]
+struct Health {
+    /// Why the server's state could not be read at the last attempt.
+    trouble: Option<String>,
+    /// The server does not know the kind.
+    is_absent: bool,
+    /// Objects that cannot be decoded, with the reason. The view shows their last good version, if there was one.
+    unreadable: BTreeMap<ObjectKey, String>,
+}
 
 impl Synced {
     /// Path of the resource.
@@ -88,7 +96,18 @@ impl Synced {
 
     /// Why the last attempt to read the objects failed, if it did.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.read().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    }
+
+    /// Whether the server did not know the kind when it was last asked.
+    pub fn is_absent(&self) -> bool {
+        self.health.read().unwrap_or_else(PoisonError::into_inner).is_absent
+    }
+
+    /// Objects that cannot be decoded, with the reason. Their last good version stays in force, if there was one.
+    pub fn unreadable(&self) -> Vec<(ObjectKey, String)> {
+        let health = self.health.read().unwrap_or_else(PoisonError::into_inner);
+        health.unreadable.iter().map(|(key, cause)| (key.clone(), cause.clone())).collect()
     }
 
     /// One that is synced when the sender says so.
@@ -96,7 +115,7 @@ impl Synced {
     pub(crate) fn scripted() -> (Self, watch::Sender<bool>) {
         let sender = watch::Sender::new(false);
         let (path, synced) = ("/scripted".to_owned(), sender.subscribe());
-        (Self { path, synced, trouble: Trouble::default() }, sender)
+        (Self { path, synced, health: Arc::default() }, sender)
     }
 
     /// Waits for it; for ever, if the informer has gone before. Cancel safe.
@@ -130,17 +149,17 @@ impl<K> fmt::Debug for Informer<K> {
 
 impl<K: Resource + Send + Sync + 'static> Informer<K> {
     pub(crate) fn new(path: String) -> Self {
-        Self::with(path, watch::Sender::new(false), Trouble::default())
+        Self::with(path, watch::Sender::new(false), Arc::default())
     }
 
     /// An empty view that has synced when this one has.
     pub(crate) fn beside(&self) -> Self {
-        Self::with(self.shared.path.clone(), self.shared.synced.clone(), self.shared.trouble.clone())
+        Self::with(self.shared.path.clone(), self.shared.synced.clone(), self.shared.health.clone())
     }
 
-    fn with(path: String, synced: watch::Sender<bool>, trouble: Trouble) -> Self {
+    fn with(path: String, synced: watch::Sender<bool>, health: Arc<RwLock<Health>>) -> Self {
         let (objects, handlers) = (RwLock::new(BTreeMap::new()), RwLock::new(Vec::new()));
-        Self { shared: Arc::new(Shared { path, objects, handlers, synced, trouble }) }
+        Self { shared: Arc::new(Shared { path, objects, handlers, synced, health }) }
     }
 
     /// The object of that name.
@@ -176,8 +195,14 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         Synced {
             path: self.shared.path.clone(),
             synced: self.shared.synced.subscribe(),
-            trouble: self.shared.trouble.clone(),
+            health: self.shared.health.clone(),
         }
+    }
+
+    /// How many objects it shows.
+    pub fn count(&self) -> usize {
+        let objects = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.values().map(BTreeMap::len).sum()
     }
 
     /// Whether both show one and the same view.
@@ -203,7 +228,7 @@ pub(crate) struct Shared<K> {
     objects: RwLock<Objects<K>>,
     handlers: RwLock<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
-    trouble: Trouble,
+    health: Arc<RwLock<Health>>,
 }
 
 /// The writing side of an informer, held by one task or under one lock: there are no two writers at a time.
@@ -233,7 +258,30 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
 
     /// Notes why the last attempt to read the objects failed, or that it did not.
     pub(crate) fn set_trouble(&self, trouble: Option<String>) {
-        *self.shared.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
+        self.health().trouble = trouble;
+    }
+
+    /// Notes whether the server knows the kind.
+    pub(crate) fn set_absent(&self, is_absent: bool) {
+        self.health().is_absent = is_absent;
+    }
+
+    /// Takes a version of an object that cannot be decoded: the last good one stays.
+    pub(crate) fn keep_unreadable(&self, key: ObjectKey, cause: String) {
+        tracing::warn!(path = self.path(), object = %key, cause, "an object cannot be read, its last good version stays");
+        self.health().unreadable.insert(key, cause);
+    }
+
+    fn health(&self) -> RwLockWriteGuard<'_, Health> {
+        self.shared.health.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets that an object could not be read: it can, or has gone.
+    fn forgive(&self, key: &ObjectKey) {
+        let of_any = !self.shared.health.read().unwrap_or_else(PoisonError::into_inner).unreadable.is_empty();
+        if of_any {
+            self.health().unreadable.remove(key);
+        }
     }
 
     pub(crate) fn has_synced(&self) -> bool {
@@ -248,6 +296,7 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
     pub(crate) fn apply(&self, mut object: K) {
         // Nobody reads field ownership from a view, and it is often half of an object.
         object.meta_mut().managed_fields = None;
+        self.forgive(&ObjectKey::of(&object));
         self.show(Arc::new(object));
     }
 
@@ -300,7 +349,13 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
         }
     }
 
-    /// Takes the disappearance of an object.
+    /// Takes the disappearance of an object, whether it could be read or not.
+    pub(crate) fn delete(&self, key: &ObjectKey) {
+        self.forgive(key);
+        self.remove(key);
+    }
+
+    /// Shows an object no longer.
     pub(crate) fn remove(&self, key: &ObjectKey) {
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let handlers = self.shared.handlers.read().unwrap_or_else(PoisonError::into_inner);
@@ -318,14 +373,19 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
         }
     }
 
-    /// Takes a full list: what is neither in `objects` nor in `kept` is gone.
-    pub(crate) fn replace(&self, objects: Vec<K>, kept: &[ObjectKey]) {
-        let mut gone: std::collections::BTreeSet<ObjectKey> = {
+    /// Takes the full state: what is neither among the objects nor unreadable is gone.
+    pub(crate) fn replace(&self, objects: Vec<K>, unreadable: BTreeMap<ObjectKey, String>) {
+        let mut gone: BTreeSet<ObjectKey> = {
             let held = self.shared.objects.read().unwrap_or_else(PoisonError::into_inner);
             held.values().flat_map(BTreeMap::values).map(|object| ObjectKey::of(object.as_ref())).collect()
         };
-        for key in objects.iter().map(ObjectKey::of).chain(kept.iter().cloned()) {
+        for key in objects.iter().map(ObjectKey::of) {
             gone.remove(&key);
+        }
+        self.health().unreadable.clear();
+        for (key, cause) in unreadable {
+            gone.remove(&key);
+            self.keep_unreadable(key, cause);
         }
         for key in gone {
             self.remove(&key);

@@ -59,6 +59,11 @@ impl Query {
         }
     }
 
+    /// Parameters of a watch that begins with the state (KEP-3157).
+    pub(crate) fn to_stream_params(&self) -> WatchParams {
+        WatchParams { send_initial_events: true, ..self.to_watch_params() }
+    }
+
     /// Parameters of the watch that follows the list.
     pub(crate) fn to_watch_params(&self) -> WatchParams {
         WatchParams {

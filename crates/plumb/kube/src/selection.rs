@@ -85,6 +85,7 @@ mod tests {
     use super::*;
     use ambit_api::core::v1::ConfigMap;
     use serde_json::json;
+    use std::collections::BTreeMap;
 
     fn object(uid: &str, revision: &str) -> ConfigMap {
         let map =
@@ -116,9 +117,9 @@ mod tests {
         writer.apply(object("y", "2"));
         assert_eq!(*told.lock().unwrap(), ["+x", "-x", "+y"]);
         // A list that repeats what is known leaves the selection alone, too.
-        writer.replace(vec![object("y", "2")], &[]);
+        writer.replace(vec![object("y", "2")], BTreeMap::new());
         assert_eq!(told.lock().unwrap().len(), 3);
-        writer.replace(Vec::new(), &[]);
+        writer.replace(Vec::new(), BTreeMap::new());
         assert_eq!(told.lock().unwrap()[3..], ["-y"]);
     }
 }

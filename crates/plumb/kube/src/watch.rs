@@ -1,31 +1,31 @@
-//! The loop behind an informer: list, watch from there, and list again whenever the watch cannot go on.
+//! The loop behind an informer: learn the state, watch from there, and learn it again whenever the watch cannot go on.
 //!
 //! Not `kube::runtime::watcher`, because that one keeps asking with an expired revision when the refusal comes as
 //! the answer to the watch request, has no bound on the length of a line, and fails the whole list on one bad object.
 
 mod exchange;
 mod pace;
+mod start;
 
 use crate::decode::{self, Event};
 use crate::error::WatchError;
-use crate::informer::{ObjectKey, Writer};
-use crate::query::{PAGE_OBJECTS, Query, WATCH_SECONDS};
+use crate::informer::Writer;
+use crate::query::{Query, WATCH_SECONDS};
 use ambit_runtime::{Clock, Entropy, Shutdown};
-use exchange::within;
+use exchange::Lines;
 use kube::core::Request;
 use kube::{Client, Resource};
 use pace::Pace;
 use rand::Rng as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use start::Start;
 use std::time::Duration;
 
 /// Longest delay between looks for a kind that the server does not know (yet).
 const ABSENT_DELAY_MAX: Duration = Duration::from_secs(2);
 /// Part of a delay that chance adds, so that the informers of a cluster do not come back in step.
 const JITTER: f64 = 0.25;
-/// Time for one page of a list.
-const LIST_DEADLINE: Duration = Duration::from_secs(60);
 /// Time for the answer to a watch request to begin.
 const WATCH_START_DEADLINE: Duration = Duration::from_secs(30);
 /// What the server's own limit on a watch may be late before the connection counts as dead, or early before its end
@@ -41,6 +41,7 @@ pub(crate) struct Source<K> {
     query: Query,
     writer: Writer<K>,
     known: Known,
+    start: Start,
     pace: Pace,
 }
 
@@ -59,8 +60,8 @@ where
     K: Resource + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(crate) fn new(client: Client, path: String, query: Query, writer: Writer<K>) -> Self {
-        let (known, pace) = (Known::Nothing, Pace::default());
-        Self { client, request: Request::new(path), query, writer, known, pace }
+        let (known, start, pace) = (Known::Nothing, Start::Stream, Pace::default());
+        Self { client, request: Request::new(path), query, writer, known, start, pace }
     }
 
     /// Keeps the view up to date until `shutdown`.
@@ -95,8 +96,8 @@ where
     /// Does what comes next by what is known.
     async fn step(&mut self) -> Result<(), WatchError> {
         match self.known.clone() {
-            Known::Nothing => self.known = Known::Upto(self.list().await?),
-            Known::Upto(revision) => self.watch(revision).await?,
+            Known::Nothing => self.start().await?,
+            Known::Upto(revision) => self.watch(revision, None).await?,
             Known::Doubted(revision) => {
                 let now = match self.newest_revision().await {
                     Ok(now) => now,
@@ -117,66 +118,16 @@ where
         Ok(())
     }
 
-    /// Takes the full list; returns the revision to watch from.
-    async fn list(&self) -> Result<String, WatchError> {
-        let (mut objects, mut unreadable): (Vec<K>, Vec<ObjectKey>) = (Vec::new(), Vec::new());
-        let (mut token, mut limit) = (None, Some(PAGE_OBJECTS));
-        loop {
-            let continued = token.is_some();
-            let page = match self.page(limit, token).await {
-                Ok(page) => decode::page::<K>(&page)?,
-                // The list took longer than the server keeps its revision: next time all at once.
-                Err(error) if continued && error.code() == Some(410) => {
-                    (token, limit) = (None, None);
-                    (objects, unreadable) = (Vec::new(), Vec::new());
-                    continue;
-                }
-                // The kind does not exist, or no longer: nothing of it exists.
-                Err(error) if error.code() == Some(404) => {
-                    if !self.writer.has_synced() {
-                        tracing::debug!(path = self.writer.path(), "the server does not know this kind yet");
-                    }
-                    self.writer.replace(Vec::new(), &[]);
-                    self.writer.mark_synced();
-                    return Err(WatchError::Absent);
-                }
-                Err(error) => return Err(error),
-            };
-            objects.extend(page.objects);
-            unreadable.extend(page.unreadable);
-            token = page.continue_token;
-            if token.is_none() {
-                let revision = page.resource_version.ok_or(WatchError::NoResourceVersion)?;
-                self.writer.replace(objects, &unreadable);
-                self.writer.mark_synced();
-                return Ok(revision);
-            }
-        }
-    }
-
-    /// One page of the list.
-    async fn page(&self, limit: Option<u32>, token: Option<String>) -> Result<Vec<u8>, WatchError> {
-        let params = self.query.to_list_params(limit, token);
-        let request =
-            if K::metadata_api() { self.request.list_metadata(&params) } else { self.request.list(&params) };
-        let request = request.map_err(WatchError::Request)?;
-        let read = async { exchange::read_all(exchange::open(&self.client, request).await?).await };
-        within(LIST_DEADLINE, read).await
-    }
-
-    /// The revision that the server is at, by the smallest list there is.
-    async fn newest_revision(&self) -> Result<String, WatchError> {
-        let bytes = self.page(Some(1), None).await?;
-        decode::list_revision(&bytes)?.ok_or(WatchError::NoResourceVersion)
-    }
-
-    /// Watches from `revision` on, and notes what is known afterwards.
-    async fn watch(&mut self, mut revision: String) -> Result<(), WatchError> {
+    /// Watches from `revision` on, on a stream that is there or a new one, and notes what is known afterwards.
+    async fn watch(&mut self, mut revision: String, lines: Option<Lines>) -> Result<(), WatchError> {
         let (before, started) = (revision.clone(), Clock.now());
-        let outcome = self.watch_once(&mut revision).await;
-        let lasted = Clock.now().duration_since(started);
+        let asked = lines.as_ref().map_or(started, |lines| lines.began);
+        let outcome = self.watch_once(&mut revision, lines).await;
+        let now = Clock.now();
         let outcome = match outcome {
-            Ok(()) if revision == before && lasted < WATCH_MIN => Err(WatchError::EndedAtOnce),
+            Ok(()) if revision == before && now.duration_since(started) < WATCH_MIN => {
+                Err(WatchError::EndedAtOnce)
+            }
             outcome => outcome,
         };
         self.known = match &outcome {
@@ -185,31 +136,31 @@ where
             // A server that refuses is there.
             Err(WatchError::Refused { .. }) => Known::Upto(revision),
             // It has ended the watch in time.
-            Ok(()) if lasted + WATCH_GRACE >= watch_duration() => Known::Upto(revision),
+            Ok(()) if now.duration_since(asked) + WATCH_GRACE >= watch_duration() => Known::Upto(revision),
             _ => Known::Doubted(revision),
         };
         outcome
     }
 
-    /// One watch request. `revision` follows what has been seen, also when this fails.
-    async fn watch_once(&mut self, revision: &mut String) -> Result<(), WatchError> {
-        let params = self.query.to_watch_params();
-        let request = if K::metadata_api() {
-            self.request.watch_metadata(&params, revision)
-        } else {
-            self.request.watch(&params, revision)
+    /// One watch. `revision` follows what has been seen, also when this fails.
+    async fn watch_once(&mut self, revision: &mut String, lines: Option<Lines>) -> Result<(), WatchError> {
+        let mut lines = match lines {
+            Some(lines) => lines,
+            None => {
+                let params = self.query.to_watch_params();
+                let request = if K::metadata_api() {
+                    self.request.watch_metadata(&params, revision)
+                } else {
+                    self.request.watch(&params, revision)
+                };
+                let request = request.map_err(WatchError::Request)?;
+                Lines::open(&self.client, request, WATCH_START_DEADLINE).await?
+            }
         };
-        let mut request = request.map_err(WatchError::Request)?;
-        // A compressed stream could hold back events in the compressor's buffers.
-        let identity = http::HeaderValue::from_static("identity");
-        request.headers_mut().insert(http::header::ACCEPT_ENCODING, identity);
-        let answer = exchange::open(&self.client, request);
-        let mut stream = std::pin::pin!(within(WATCH_START_DEADLINE, answer).await?);
         self.writer.set_trouble(None);
-        let mut line = Vec::new();
         let idle = watch_duration() + WATCH_GRACE;
-        while within(idle, exchange::read_line(&mut stream, &mut line)).await? {
-            let seen = self.take(decode::event::<K>(&line)?)?;
+        while let Some(line) = lines.next(idle).await? {
+            let seen = self.take(decode::event::<K>(line)?)?;
             if *revision != seen {
                 *revision = seen;
                 self.pace.progressed();
@@ -227,14 +178,14 @@ where
                 seen
             }
             Event::Deleted { key, resource_version } => {
-                self.writer.remove(&key);
+                self.writer.delete(&key);
                 resource_version
             }
-            Event::Unreadable { key, resource_version } => {
-                tracing::warn!(path = self.writer.path(), object = %key, "kept the last good version of an object");
+            Event::Unreadable { key, cause, resource_version } => {
+                self.writer.keep_unreadable(key, cause);
                 resource_version
             }
-            Event::Bookmark { resource_version } => Some(resource_version),
+            Event::Bookmark { resource_version, .. } => Some(resource_version),
             Event::Failed(error) => return Err(error),
         };
         seen.filter(|seen| !seen.is_empty()).ok_or(WatchError::NoResourceVersion)

@@ -1,12 +1,14 @@
 //! One request to the server, and the reading of its answer within bounds of size and time.
 
 use crate::error::WatchError;
+use ambit_runtime::Clock;
 use futures::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, TryStreamExt};
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
-use std::time::Duration;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 /// Bytes of one page of a list: 500 objects of a typical upper size of 0.5 MiB.
 const LIST_BYTES_MAX: u64 = 256 << 20;
@@ -16,6 +18,36 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Characters of a refusal that is no status, for logs.
 const REFUSAL_SHOWN_CHARS: usize = 200;
+
+/// An answer that is a stream of lines.
+pub(super) struct Lines {
+    stream: Pin<Box<dyn AsyncBufRead + Send>>,
+    line: Vec<u8>,
+    /// When it was asked for.
+    pub(super) began: Instant,
+}
+
+impl Lines {
+    /// Asks for it; its first byte may come later.
+    pub(super) async fn open(
+        client: &Client,
+        mut request: http::Request<Vec<u8>>,
+        deadline: Duration,
+    ) -> Result<Self, WatchError> {
+        let began = Clock.now();
+        // A compressed stream could hold back events in the compressor's buffers.
+        let identity = http::HeaderValue::from_static("identity");
+        request.headers_mut().insert(http::header::ACCEPT_ENCODING, identity);
+        let stream = Box::pin(within(deadline, open(client, request)).await?);
+        Ok(Self { stream, line: Vec::new(), began })
+    }
+
+    /// The next line; none at the end of the stream.
+    pub(super) async fn next(&mut self, deadline: Duration) -> Result<Option<&[u8]>, WatchError> {
+        let is_there = within(deadline, read_line(&mut self.stream, &mut self.line)).await?;
+        Ok(is_there.then_some(&self.line))
+    }
+}
 
 /// Sends a request; the answer is a stream of bytes. `Client::request_stream` would hide the header that says when to
 /// come back.
@@ -63,10 +95,7 @@ pub(super) async fn read_all(stream: impl AsyncBufRead) -> Result<Vec<u8>, Watch
 
 /// Reads one line into `line`; false at the end of the stream. An unfinished last line is dropped: its event will
 /// come again, because the revision has not moved past it.
-pub(super) async fn read_line(
-    stream: &mut (impl AsyncBufRead + Unpin),
-    line: &mut Vec<u8>,
-) -> Result<bool, WatchError> {
+async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> Result<bool, WatchError> {
     line.clear();
     let read = stream.take(LINE_BYTES_MAX).read_until(b'\n', line).await;
     match read {

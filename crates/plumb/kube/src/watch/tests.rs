@@ -30,6 +30,8 @@ enum Answer {
     Broken(Vec<Value>),
     /// A watch with these lines that stays open.
     Open(Vec<Value>),
+    /// A watch that stays open, with the lines that a test sends.
+    Pushed(mpsc::UnboundedReceiver<Vec<Value>>),
     /// A refusal.
     Status(u16),
     /// A refusal that says in how many seconds to come back.
@@ -67,6 +69,13 @@ fn respond(answer: Answer) -> Response<StreamBody<Frames>> {
             let cut = futures::stream::once(async { Err(std::io::Error::other("connection reset")) });
             (200, once(lines(events) + "{\"type\":\"AD").chain(cut).boxed())
         }
+        Answer::Pushed(pushed) => {
+            let chunks = futures::stream::unfold(pushed, move |mut pushed| async move {
+                let frame = Frame::data(Bytes::from(lines(pushed.recv().await?)));
+                Some((Ok(frame), pushed))
+            });
+            (200, chunks.boxed())
+        }
         Answer::Open(events) => (200, once(lines(events)).chain(futures::stream::pending()).boxed()),
         Answer::Status(code) | Answer::Busy(code, _) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -81,14 +90,28 @@ fn respond(answer: Answer) -> Response<StreamBody<Frames>> {
     response.body(StreamBody::new(body)).expect("a response")
 }
 
-/// A client of a server that answers what `answer` says, and nothing when it says nothing. Requests are shown as `list`,
-/// `more` (the next page), `probe` (one object at most) and `watch REVISION`.
+/// The bookmark at the end of a streamed state.
+fn end(revision: u32) -> Value {
+    json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "resourceVersion": revision.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}}}})
+}
+
+fn added(name: &str, revision: u32) -> Value {
+    event("ADDED", &object(name, revision))
+}
+
+/// A client of a server that answers what `answer` says, and nothing when it says nothing. Requests are shown as
+/// `stream`, `list`, `more` (the next page), `probe` (one object at most) and `watch REVISION`.
 fn client(answer: impl FnMut(&str) -> Option<Answer> + Send + 'static) -> kube::Client {
     let answer = Arc::new(Mutex::new(answer));
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let parameter = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name));
         let shown = match (parameter("watch="), parameter("continue="), parameter("limit=")) {
+            (Some(_), ..) if parameter("sendInitialEvents=").is_some() => {
+                assert_eq!(parameter("resourceVersionMatch="), Some("NotOlderThan"));
+                "stream".to_owned()
+            }
             (Some(_), ..) => format!("watch {}", parameter("resourceVersion=").unwrap_or_default()),
             (_, Some(_), _) => "more".to_owned(),
             (.., Some("1")) => "probe".to_owned(),
@@ -105,8 +128,14 @@ fn client(answer: impl FnMut(&str) -> Option<Answer> + Send + 'static) -> kube::
     kube::Client::new(service, "default")
 }
 
+/// [`check_streaming`] on a server that does not stream; that it is asked to once is not shown.
+async fn check(mut script: Vec<Answer>, changes: &[&str], requests: &[&str]) {
+    script.insert(0, Answer::Status(422));
+    check_streaming(script, changes, &[&["stream"], requests].concat()).await;
+}
+
 /// Runs an informer against the script until it has reported `expected` and asked for everything in the script.
-async fn check(script: Vec<Answer>, expected_changes: &[&str], expected_requests: &[&str]) {
+async fn check_streaming(script: Vec<Answer>, expected_changes: &[&str], expected_requests: &[&str]) {
     let mut script = VecDeque::from(script);
     let (asked, mut requests) = mpsc::unbounded_channel();
     let informers = Informers::new(client(move |shown| {
@@ -332,11 +361,16 @@ async fn requests_in_a_second(watch: fn() -> Answer) -> usize {
     let counted = count.clone();
     let informers = Informers::new(client(move |shown| {
         *counted.lock().expect("nothing panics") += 1;
-        Some(if shown.starts_with("watch") { watch() } else { Answer::List(5, json!([object("a", 1)])) })
+        Some(match shown {
+            "stream" => Answer::Status(422),
+            "list" | "probe" => Answer::List(5, json!([object("a", 1)])),
+            _ => watch(),
+        })
     }));
     informers.informer::<ConfigMap>(Query::all());
     let stop = Shutdown::new();
-    informers.run_and_wait(&stop).await.expect("it syncs");
+    let synced = tokio::time::timeout(PATIENCE, informers.run_and_wait(&stop)).await;
+    synced.expect("it syncs in time").expect("it syncs");
     // A span to count in, not a wait for anything: a slow machine only counts less.
     tokio::time::sleep(Duration::from_secs(1)).await;
     stop.cancel();
@@ -348,20 +382,137 @@ async fn requests_in_a_second(watch: fn() -> Answer) -> usize {
 async fn a_server_that_lists_but_never_lets_us_watch_is_not_asked_without_a_pause() {
     let watches: [(fn() -> Answer, usize); 9] = [
         // Delays of 50, 100, 200 and 400 ms, with a list, a watch and a probe each at most.
-        (|| Answer::Status(410), 15),
-        (|| Answer::Status(404), 15),
-        (|| Answer::Status(403), 15),
-        (|| Answer::Status(401), 15),
-        (|| Answer::Status(500), 15),
-        (|| Answer::Ended(vec![]), 15),
-        (|| Answer::Ended(vec![event("ADDED", &object("a", 5))]), 15),
-        // These two say when to come back: after the list and the watch there is silence.
-        (|| Answer::Busy(429, 60), 2),
-        (|| Answer::Busy(503, 60), 2),
+        (|| Answer::Status(410), 16),
+        (|| Answer::Status(404), 16),
+        (|| Answer::Status(403), 16),
+        (|| Answer::Status(401), 16),
+        (|| Answer::Status(500), 16),
+        (|| Answer::Ended(vec![]), 16),
+        (|| Answer::Ended(vec![event("ADDED", &object("a", 5))]), 16),
+        // These two say when to come back: after the attempt to stream, the list and the watch there is silence.
+        (|| Answer::Busy(429, 60), 3),
+        (|| Answer::Busy(503, 60), 3),
     ];
     let counts = watches.map(|(watch, most)| async move { (requests_in_a_second(watch).await, most) });
     for (number, (count, most)) in futures::future::join_all(counts).await.into_iter().enumerate() {
         assert!(count <= most, "case {number}: {count} requests, not {most} at most");
         assert!(count >= 2, "case {number}: {count} requests");
     }
+}
+
+#[tokio::test]
+async fn a_state_is_streamed_and_the_stream_goes_on_as_a_watch() {
+    let script = vec![
+        Answer::Broken(vec![added("a", 1), added("b", 2), end(5), added("c", 6)]),
+        Answer::List(6, json!([])),
+        Answer::Ended(vec![event("ERROR", &json!({"kind": "Status", "code": 410, "message": "too old"}))]),
+        Answer::Open(vec![added("a", 1), added("c", 6), end(9), event("MODIFIED", &object("a", 10))]),
+    ];
+    let changes = ["+n/a", "+n/b", "+n/c", "-n/b", "~n/a"];
+    check_streaming(script, &changes, &["stream", "probe", "watch 6", "stream"]).await;
+}
+
+#[tokio::test]
+async fn a_state_that_changes_while_it_is_streamed_is_told_as_it_ends() {
+    let mut unreadable = object("d", 4);
+    unreadable["data"] = json!("not a map");
+    let lines = vec![
+        added("a", 1),
+        added("b", 2),
+        added("c", 3),
+        added("d", 3),
+        event("MODIFIED", &object("a", 4)),
+        event("DELETED", &object("b", 5)),
+        event("MODIFIED", &unreadable),
+        end(6),
+    ];
+    check_streaming(vec![Answer::Open(lines)], &["+n/a", "+n/c"], &["stream"]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_is_listed_ever_after() {
+    let bookmark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "resourceVersion": "4"}}});
+    for refusal in [
+        Answer::Status(400),
+        Answer::Status(405),
+        Answer::Status(422),
+        // One that ignores the parameter.
+        Answer::Open(vec![added("a", 1), bookmark]),
+    ] {
+        let script = vec![
+            refusal,
+            Answer::List(5, json!([object("a", 1)])),
+            Answer::Status(410),
+            Answer::List(9, json!([])),
+            Answer::Open(vec![]),
+        ];
+        let requests = ["stream", "list", "watch 5", "list", "watch 9"];
+        check_streaming(script, &["+n/a", "-n/a"], &requests).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_is_replaced_by_one_list() {
+    let error = json!({"kind": "Status", "code": 500, "message": "scripted"});
+    for failure in [
+        Answer::Status(500),
+        Answer::Status(403),
+        Answer::Busy(429, 0),
+        // Nothing of a state that is not complete is told.
+        Answer::Ended(vec![added("z", 1)]),
+        Answer::Broken(vec![added("z", 1)]),
+        Answer::Open(vec![added("z", 1), event("ERROR", &error)]),
+    ] {
+        let script = vec![
+            failure,
+            Answer::List(5, json!([object("a", 1)])),
+            Answer::Status(410),
+            Answer::Open(vec![end(9)]),
+        ];
+        check_streaming(script, &["+n/a", "-n/a"], &["stream", "list", "watch 5", "stream"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_kind_is_asked_to_stream_again() {
+    let script = vec![Answer::Status(404), Answer::Open(vec![added("a", 1), end(5)])];
+    check_streaming(script, &["+n/a"], &["stream", "stream"]).await;
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_is_named_until_it_can_be_or_has_gone() {
+    let bad = |name: &str, revision| {
+        let mut object = object(name, revision);
+        object["data"] = json!("not a map");
+        event("MODIFIED", &object)
+    };
+    let (push, lines) = mpsc::unbounded_channel::<Vec<Value>>();
+    let lines = Mutex::new(Some(lines));
+    let informers = Informers::new(client(move |shown| {
+        assert_eq!(shown, "stream");
+        Some(Answer::Pushed(lines.lock().expect("nothing panics").take().expect("it is asked once")))
+    }));
+    let view = informers.informer::<ConfigMap>(Query::all());
+    let stop = Shutdown::new();
+    push.send(vec![added("a", 1), bad("b", 2), bad("c", 2), end(5)]).expect("it is read");
+    let synced = tokio::time::timeout(PATIENCE, informers.run_and_wait(&stop)).await;
+    synced.expect("it syncs in time").expect("it syncs");
+    let named = || view.synced().unreadable().into_iter().map(|(key, _)| key.name).collect::<Vec<_>>();
+    assert_eq!((named(), view.count()), (vec!["b".to_owned(), "c".to_owned()], 1));
+    let cause = &view.synced().unreadable()[0].1;
+    assert!(cause.contains("invalid type"), "{cause}");
+    push.send(vec![bad("a", 6), added("b", 7), event("DELETED", &object("c", 8))]).expect("it is read");
+    let settled = async {
+        while named() != ["a"] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.expect("only a is unreadable");
+    // Its last good version stays.
+    let revision =
+        |name: &str| view.get(Some("n"), name).and_then(|map| map.metadata.resource_version.clone());
+    assert_eq!((revision("a").as_deref(), revision("b").as_deref()), (Some("1"), Some("7")));
+    stop.cancel();
+    informers.join().await.expect("no panic");
 }

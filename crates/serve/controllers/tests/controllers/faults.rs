@@ -50,7 +50,7 @@ enum Fault {
     Broken(usize),
     /// The answer ends in order after so many bytes.
     Ended(usize),
-    /// A line that is no event comes first.
+    /// A line that is no document comes first.
     Garbage,
     /// An event comes first that says that the revision has expired; meanwhile an object has vanished.
     Expired,
@@ -115,14 +115,17 @@ fn note(plan: &SharedPlan, fault: Fault) {
     plan.lock().expect("no request panics").struck.push(fault);
 }
 
-/// A client whose requests meet faults.
-fn faulty(inner: Client, api: Api<ConfigMap>, plan: SharedPlan) -> Client {
+/// A client whose requests meet faults, on a server that does not stream its state if it is an old one.
+fn faulty(inner: Client, api: Api<ConfigMap>, plan: SharedPlan, is_old: bool) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
-        let fault = plan.lock().expect("no request panics").next(is_watch);
+        let asks = |what: &str| request.uri().query().is_some_and(|query| query.contains(what));
+        let is_refused = is_old && asks("sendInitialEvents=");
+        let next = |is_watch| plan.lock().expect("no request panics").next(is_watch);
+        let fault = if is_refused { None } else { next(asks("watch=")) };
         let (client, api, plan) = (inner.clone(), api.clone(), plan.clone());
         async move {
             match fault {
+                _ if is_refused => Ok(refusal(422)),
                 Some(fault) => struck(fault, (client, api), request, plan).await,
                 None => Ok(client.send(request).await?.map(|body| StreamBody::new(frames(body)))),
             }
@@ -159,7 +162,7 @@ async fn struck(
         Fault::Late(bytes) | Fault::Broken(bytes) | Fault::Ended(bytes) => {
             cut(response, bytes, move || note(&plan, fault), matches!(fault, Fault::Broken(_)))
         }
-        Fault::Garbage => preceded(response, "{\"type\":\"ADDED\",\"object\":7}\n"),
+        Fault::Garbage => preceded(response, "{\"type\":\"ADDED\",\n"),
         Fault::Expired => {
             let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired",
                 "message": "too old resource version"}});
@@ -322,7 +325,7 @@ async fn history(client: Client, seed: u64) -> (Vec<Fault>, usize) {
         let map = serde_json::from_value(map).expect("a ConfigMap");
         api.create(&PostParams::default(), &map).await.expect("it is created");
     }
-    let informers = Informers::new(faulty(client, api.clone(), plan.clone()));
+    let informers = Informers::new(faulty(client, api.clone(), plan.clone(), seed % 2 == 1));
     let view = informers.informer::<ConfigMap>(Query::all().namespace(&namespace).labels("team=x"));
     let (part, selection) = view.select(is_even);
     let chains = [Chain::of(&view), Chain::of(&part)];
