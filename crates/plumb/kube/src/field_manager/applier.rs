@@ -206,7 +206,7 @@ impl<K: Resource + Serialize> Applier<K> {
     /// An object of the wanted name that is not of the set is somebody else's.
     fn check_set(&self, job: &Job<'_, K>, live: &Value) -> Result<(), WriteError> {
         match job.set {
-            Some(set) if job.on_conflict == OnConflict::Refuse && !set.has(&live["metadata"]) => {
+            Some(set) if !set.has(&live["metadata"]) => {
                 Err(WriteError::Taken { object: self.named(&job.key), set: set.to_string() })
             }
             _ => Ok(()),

@@ -4,7 +4,8 @@ use super::{Applier, OnConflict, Written};
 use crate::informer::{Informer, ObjectKey};
 use crate::write_error::WriteError;
 use ambit_api::meta::OwnerReference;
-use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde_json::Value;
@@ -89,11 +90,17 @@ impl ObjectSet {
     }
 }
 
-impl<K: Resource + Serialize + Send + Sync + 'static> Applier<K> {
+/// A write that has not begun. Boxed, since the compiler does not see that a stream of nameless ones may change threads.
+type Write<'a> = BoxFuture<'a, Result<Written, WriteError>>;
+
+impl<K> Applier<K>
+where
+    K: Resource<DynamicType: Send + Sync> + Serialize + Send + Sync + 'static,
+{
     /// Makes the objects of a set be those that are `wanted`: each is applied, and once all are there, those that the view
     /// shows beside them are deleted, if they still are as it shows them. `view` must show all objects of the set.
     ///
-    /// An object of a wanted name that is not of the set is left alone, unless it is to be forced.
+    /// An object of a wanted name that is not of the set is left alone, whatever becomes of conflicts about fields.
     ///
     /// # Errors
     /// The first that an object met with. The others have been applied nevertheless; nothing has been deleted unless all
@@ -113,28 +120,27 @@ impl<K: Resource + Serialize + Send + Sync + 'static> Applier<K> {
                 return Err(WriteError::Unfit { object, fault });
             }
         }
-        let writes = wanted.iter().map(async |object| {
+        let writes = wanted.iter().map(|object| {
             let live = view.by_key(&ObjectKey::of(object));
-            self.apply_in(object, live.as_deref(), on_conflict, Some(set)).await
+            let write = async move { self.apply_in(object, live.as_deref(), on_conflict, Some(set)).await };
+            write.boxed()
         });
-        let (changed, unchanged) = self.all(writes).await?;
-        let shown = match &set.namespace {
+        let (changed, unchanged) = self.all(writes.collect()).await?;
+        let mut surplus = match &set.namespace {
             Some(namespace) => view.list_in(namespace),
             None => view.list(),
         };
-        let surplus = shown.iter().filter(|object| {
+        surplus.retain(|object| {
             let gone = object.meta().deletion_timestamp.is_some();
             !gone && set.holds(object.as_ref()) && !keys.contains(&ObjectKey::of(object.as_ref()))
         });
-        let (deleted, _) = self.all(surplus.map(async |object| self.delete(object).await)).await?;
+        let deletions = surplus.iter().map(|object| self.delete(object.as_ref()).boxed());
+        let (deleted, _) = self.all(deletions.collect()).await?;
         Ok(Kept { changed, unchanged, deleted })
     }
 
     /// Does all of it, whatever becomes of single writes; how many changed something, and how many did not.
-    async fn all(
-        &self,
-        writes: impl Iterator<Item = impl Future<Output = Result<Written, WriteError>>>,
-    ) -> Result<(usize, usize), WriteError> {
+    async fn all(&self, writes: Vec<Write<'_>>) -> Result<(usize, usize), WriteError> {
         let mut running = futures::stream::iter(writes).buffer_unordered(self.manager.at_once);
         let (mut counts, mut outcome) = ((0, 0), Ok(()));
         while let Some(written) = running.next().await {

@@ -313,7 +313,7 @@ async fn a_set_loses_nothing_while_something_is_missing_and_takes_nothing_of_oth
     server.check(&[]);
     // One that the view does not show yet.
     server.answer("GET new", 200, serde_json::to_value(member("new", "t", "o")).unwrap());
-    let error = maps.keep(&set(), vec![named("new")], &view, Refuse).await.unwrap_err();
+    let error = maps.keep(&set(), vec![named("new")], &view, Force).await.unwrap_err();
     assert!(matches!(error, WriteError::Taken { .. }), "{error}");
     server.check(&["GET new"]);
     let error = maps.keep(&set(), vec![named("a"), named("a")], &view, Refuse).await.unwrap_err();

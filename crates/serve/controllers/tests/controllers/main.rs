@@ -14,3 +14,4 @@ mod namespaces;
 mod roles;
 mod scheduling;
 mod workloads;
+mod writes;
