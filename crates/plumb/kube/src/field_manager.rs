@@ -12,7 +12,7 @@ mod tests;
 pub use applier::Applier;
 pub use object_set::{Kept, ObjectSet};
 
-use crate::write_error::WriteError;
+use crate::write_error::{Attempt, WriteError};
 use crate::write_metrics::WriteMetrics;
 use kube::{Client, Resource};
 use memory::Memory;
@@ -130,42 +130,5 @@ impl FieldManager {
         };
         timer.end(answer.as_ref().err());
         answer
-    }
-}
-
-/// What is attempted on what.
-pub(crate) struct Attempt<'a> {
-    pub(crate) verb: Verb,
-    pub(crate) object: &'a str,
-}
-
-/// A kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Verb {
-    Read,
-    Apply,
-    ApplyStatus,
-    Delete,
-}
-
-impl Verb {
-    /// For errors.
-    pub(crate) fn action(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Apply => "apply",
-            Self::ApplyStatus => "write the status of",
-            Self::Delete => "delete",
-        }
-    }
-
-    /// For metrics.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Apply => "apply",
-            Self::ApplyStatus => "apply_status",
-            Self::Delete => "delete",
-        }
     }
 }

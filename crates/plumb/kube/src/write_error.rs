@@ -1,9 +1,45 @@
 //! Why something was not written, so that its writer can tell what to do.
 
 use crate::error::{is_conflict, is_not_found};
-use crate::field_manager::Attempt;
 use crate::leader::LeaseLost;
 use std::fmt;
+
+/// What is attempted on what.
+pub(crate) struct Attempt<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) object: &'a str,
+}
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Verb {
+    Read,
+    Apply,
+    ApplyStatus,
+    Delete,
+}
+
+impl Verb {
+    /// For errors.
+    pub(crate) fn action(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Apply => "apply",
+            Self::ApplyStatus => "write the status of",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// For metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Apply => "apply",
+            Self::ApplyStatus => "apply_status",
+            Self::Delete => "delete",
+        }
+    }
+}
 
 /// Why something was not written. Each may be tried again by the caller's queue; only [`WriteError::Owned`] and
 /// [`WriteError::Taken`] want a person or a decision first.

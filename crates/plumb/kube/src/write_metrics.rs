@@ -1,7 +1,6 @@
 //! Metrics of what field managers write.
 
-use crate::field_manager::Verb;
-use crate::write_error::WriteError;
+use crate::write_error::{Verb, WriteError};
 use ambit_runtime::Clock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

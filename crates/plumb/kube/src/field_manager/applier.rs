@@ -3,9 +3,9 @@
 use super::memory::{Known, Place, text};
 use super::object_set::ObjectSet;
 use super::owned::{configuration, is_in_force, owned_fields};
-use super::{Attempt, FieldManager, OnConflict, Verb, Written};
+use super::{FieldManager, OnConflict, Written};
 use crate::informer::ObjectKey;
-use crate::write_error::WriteError;
+use crate::write_error::{Attempt, Verb, WriteError};
 use ambit_runtime::Clock;
 use kube::Resource;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
