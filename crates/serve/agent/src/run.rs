@@ -158,7 +158,11 @@ fn installer_of(settings: &Settings, readiness: &Readiness, metrics: &Metrics) -
         exclude_namespaces: settings.excluded_namespaces.clone(),
         pod_namespace: settings.system_namespace.clone(),
     };
-    let install = settings.install.clone()?;
+    let Some(install) = settings.install.clone() else {
+        // Nothing of what this agent has to install is missing.
+        metrics.set_installed(true);
+        return None;
+    };
     let seen = Seen { readiness: readiness.clone(), metrics: metrics.clone() };
     Some(Installer::new(install, entry, settings.mounts.clone(), seen))
 }

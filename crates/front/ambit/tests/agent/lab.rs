@@ -169,11 +169,18 @@ impl Lab {
 
     /// A command of the program with the node's places, `agent` with an action or without.
     pub(crate) fn agent(&self, action: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ambit"));
+        let mut command = self.agent_of(Command::new("env"), &self.at("kubeconfig"));
+        command.args(action);
+        command
+    }
+
+    /// The same behind another program, with another kubeconfig.
+    fn agent_of(&self, mut command: Command, kubeconfig: &Path) -> Command {
         command.env_clear().env("PATH", std::env::var("PATH").unwrap_or_default());
+        command.arg(env!("CARGO_BIN_EXE_ambit"));
         command.args(["--log", "warn", "agent", "--node-name", "n1", "--metrics", "127.0.0.1:15014"]);
+        command.arg("--kubeconfig").arg(kubeconfig);
         for (flag, name) in [
-            ("--kubeconfig", "kubeconfig"),
             ("--run-dir", "run/istio-cni"),
             ("--handover-socket", "run/ztunnel.sock"),
             ("--proc-root", "proc"),
@@ -183,13 +190,17 @@ impl Lab {
         ] {
             command.arg(flag).arg(self.at(name));
         }
-        command.args(action);
         command
     }
 
     /// A running agent that is ready.
     pub(crate) async fn start_agent(&self) -> Program {
-        let agent = Program::start(&mut self.agent(&[]));
+        self.start(Command::new("env"), &self.at("kubeconfig")).await
+    }
+
+    /// The same, started by another program that becomes it, with another kubeconfig.
+    pub(crate) async fn start(&self, by: Command, kubeconfig: &Path) -> Program {
+        let agent = Program::start(&mut self.agent_of(by, kubeconfig));
         until("the agent is ready", async || self.get(8000, "/readyz").await.0 == 200).await;
         agent
     }
