@@ -8,11 +8,11 @@ mod merge;
 mod ownership;
 mod strategic;
 
-pub use error::{ApplyError, ManagersError, PatchError};
+pub use error::PatchError;
 pub use json::json_patch;
 pub use merge::merge_patch;
 pub use ownership::{
-    Applied, Comparison, ConfigFault, Conflict, Conflicts, FieldSet, ListType, Managers, OnConflict,
-    Operation, Owned, Owner, PathElement, ValueType, Writer, compare,
+    Applied, ApplyError, Comparison, ConfigFault, Conflict, Conflicts, FieldSet, ListType, Managers,
+    ManagersError, OnConflict, Operation, Owned, Owner, PathElement, ValueType, Writer, compare,
 };
 pub use strategic::{FieldStrategy, ListMerge, MergeStrategy, strategic_merge};

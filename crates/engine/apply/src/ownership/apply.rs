@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::element::equal;
+use super::error::ApplyError;
 use super::last_applied;
 use super::managers::{Managers, Operation, Owned};
 use super::merge::merge;
@@ -11,7 +12,6 @@ use super::set::FieldSet;
 use super::validate::validate;
 use super::value_type::{Typed, ValueType};
 use super::writer::Writer;
-use crate::error::ApplyError;
 
 /// What to do about fields that others own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::element::PathElement;
+use super::error::ManagersError;
 use super::set::{FieldSet, Node};
-use crate::error::ManagersError;
 
 /// The entry that says that the field around it is owned itself.
 const SELF: &str = ".";

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::error::ManagersError;
 use super::set::FieldSet;
-use crate::error::ManagersError;
 
 /// How a manager writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use super::{Applied, FieldSet, ListType, Managers, OnConflict, ValueType, Writer};
-use crate::error::ApplyError;
+use crate::ownership::ApplyError;
 
 /// A type, as its shape.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Story, with_spec};
-use crate::error::ApplyError;
+use crate::ownership::ApplyError;
 use crate::ownership::OnConflict;
 
 /// A thing with that spec; without one if there is nothing in it: an empty object would be owned.
