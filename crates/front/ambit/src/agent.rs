@@ -30,7 +30,7 @@ pub(crate) fn confined(args: &cli::Agent) -> Result<ambit_agent::Settings> {
 /// Runs the agent alone with the settings to which this process was confined, or one of the operator's commands.
 pub(crate) async fn run(args: cli::Agent, confined: Option<ambit_agent::Settings>) -> Result<()> {
     match args.action {
-        Some(cli::AgentAction::Check { output }) => agent_check::run(&args, output),
+        Some(cli::AgentAction::Check { output }) => agent_check::run(&args, output).await,
         Some(cli::AgentAction::Uninstall) => uninstall(&args).await,
         None => {
             let settings = confined.context("the agent was not confined")?;

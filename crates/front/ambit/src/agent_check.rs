@@ -1,6 +1,7 @@
 //! `ambit agent check`: whether this node can run the mesh, and what to do where it cannot. It changes nothing: the
 //! kernel is tried in a network namespace of the check's own.
 
+mod cluster;
 mod configuration;
 mod kernel;
 mod machine;
@@ -48,8 +49,9 @@ fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
 /// # Errors
 /// Something fails.
 #[expect(clippy::print_stdout, reason = "the findings are what is asked for")]
-pub(crate) fn run(args: &cli::Agent, output: cli::CheckOutput) -> Result<()> {
-    let findings = check(args)?;
+pub(crate) async fn run(args: &cli::Agent, output: cli::CheckOutput) -> Result<()> {
+    let mut findings = check(args)?;
+    findings.extend(cluster::check(args).await);
     match output {
         cli::CheckOutput::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
         cli::CheckOutput::Text => findings.iter().for_each(|finding| println!("{}", line(finding))),
@@ -71,6 +73,7 @@ fn line(finding: &Finding) -> String {
     format!("{level}  {}: {}{remedy}", finding.subject, finding.found)
 }
 
+/// What can be known of the node without a cluster.
 fn check(args: &cli::Agent) -> Result<Vec<Finding>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(vec![bad(Level::Fail, "user", "not root", "run the check and the agent as root")]);

@@ -136,6 +136,8 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
     /// Whether the mount lets its file system be written.
     pub(crate) writable: bool,
+    /// Type of its file system.
+    pub(crate) kind: String,
 }
 
 /// All mounts, in the order they were made.
@@ -163,12 +165,14 @@ pub fn filesystem_bytes(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.blocks().saturating_mul(unit), stat.blocks_available().saturating_mul(unit)))
 }
 
-/// The mount point is the fifth field, the options of the mount are the sixth. Source: proc(5).
+/// The mount point is the fifth field, the options of the mount are the sixth, and the type follows a hyphen. Source:
+/// proc(5).
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ').skip(4);
     let point = unescape(fields.next()?);
     let writable = fields.next()?.split(|b| *b == b',').any(|option| option == b"rw");
-    Some(Mount { point, writable })
+    let kind = fields.skip_while(|field| *field != b"-").nth(1).unwrap_or_default();
+    Some(Mount { point, writable, kind: String::from_utf8_lossy(kind).into_owned() })
 }
 
 /// Blanks and backslashes are octal escapes. Source: proc(5).

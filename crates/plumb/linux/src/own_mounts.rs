@@ -3,7 +3,7 @@
 //! Mounts that others make later are not seen in it where the machine does not share them; whoever must see them, such
 //! as the namespaces of pods below /run/netns, opens them as seen from outside.
 
-use crate::mount::MountError;
+use crate::mount::{Mount, MountError};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MsFlags, mount};
@@ -26,7 +26,7 @@ pub struct OwnMounts {
 
 impl OwnMounts {
     /// Gives the calling thread, and those that it starts later, mounts of its own, of which all are read-only but those at
-    /// and below `writable`. What was read-only stays so. Other threads are not touched: call it before there are any.
+    /// and below `writable`. What was read-only stays so. Mounts of pods are left out. Other threads are not touched: call it before there are any.
     ///
     /// # Errors
     /// A directory is missing, or the kernel refuses (it needs CAP_SYS_ADMIN, and Linux 5.12 or later). The thread may
@@ -46,6 +46,13 @@ impl OwnMounts {
         let none: Option<&str> = None;
         let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
         mount(none, root, none, slave, none).map_err(|e| failed("a view", root, e))?;
+        for mount in crate::mount::mounts()?.into_iter().rev().filter(is_of_a_pod) {
+            match crate::mount::unmount(&mount.point) {
+                // It went away with a mount above it, or by its owner's hand.
+                Ok(()) | Err(MountError::Unmount { source: Errno::EINVAL | Errno::ENOENT, .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let writable = writable.iter().map(|path| canonical(path)).collect::<Result<Vec<_>, _>>()?;
         for directory in outermost(writable.clone()) {
             crate::mount::bind(&directory, &directory, crate::mount::Access::ReadWrite)?;
@@ -84,6 +91,18 @@ impl OwnMounts {
         crate::mount::bind(&directory, &directory, crate::mount::Access::ReadWrite)?;
         set_access(&directory, 0, Change::Open)
     }
+}
+
+/// Whether a mount belongs to a pod: its namespaces, the files of its containers, its volumes. A view that holds one keeps it
+/// in being after the pod, where the machine does not share its mounts: an address that is not given back, a disk that cannot
+/// be detached. Source of the paths: containerd, CRI-O, Docker, kubelet.
+fn is_of_a_pod(mount: &Mount) -> bool {
+    let parts: Vec<&str> = mount.point.iter().filter_map(|part| part.to_str()).collect();
+    let root_of_container = mount.kind == "overlay" && matches!(parts.last(), Some(&("rootfs" | "merged")));
+    let volume = parts
+        .windows(3)
+        .any(|three| three[0] == "pods" && (three[2].starts_with("volume") || three[2] == "plugins"));
+    mount.kind == "nsfs" || root_of_container || volume
 }
 
 #[derive(Clone, Copy)]
@@ -241,6 +260,50 @@ mod tests {
             let error = OwnMounts::enter(&[dir.join("none")]).unwrap_err().to_string();
             assert!(error.contains("none: ENOENT"), "{error}");
         });
+    }
+
+    #[test]
+    fn mounts_of_pods_are_not_held_by_a_view() {
+        apart(|dir| {
+            let [namespaces, volume, other] = folders(dir, ["netns", "pods/uid/volumes/disk", "other"]);
+            let name = namespaces.join("pod");
+            fs::write(&name, "").unwrap();
+            let pod = NetNs::create_private().unwrap();
+            use std::os::fd::{AsFd, AsRawFd};
+            let source = format!("/proc/thread-self/fd/{}", pod.as_fd().as_raw_fd());
+            bind(Path::new(&source), &name, Access::ReadWrite).unwrap();
+            tmpfs(&volume, None, 0o755).unwrap();
+            tmpfs(&other, None, 0o755).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let own = OwnMounts::enter(&[]).unwrap();
+                    assert_eq!(crate::mount::mount_points_below(dir).unwrap(), std::slice::from_ref(&other));
+                    let file = own.open_outside(&name).unwrap();
+                    assert_eq!(NetNs::from_fd(file.into()).unwrap().id(), pod.id());
+                });
+            });
+            assert_eq!(unmount_below(dir).unwrap(), 3, "nothing was taken away outside");
+        });
+    }
+
+    #[track_caller]
+    fn check_of_a_pod(kind: &str, point: &str, expected: bool) {
+        let mount = Mount { point: point.into(), writable: true, kind: kind.to_owned() };
+        assert_eq!(is_of_a_pod(&mount), expected, "{kind} {point}");
+    }
+
+    #[test]
+    fn mounts_of_pods_are_known_by_their_type_and_place() {
+        check_of_a_pod("nsfs", "/run/netns/cni-1", true);
+        check_of_a_pod("overlay", "/run/containerd/io.containerd.runtime.v2.task/k8s.io/1/rootfs", true);
+        check_of_a_pod("overlay", "/var/lib/containers/storage/overlay/1/merged", true);
+        check_of_a_pod("tmpfs", "/var/lib/kubelet/pods/1/volumes/kubernetes.io~secret/token", true);
+        check_of_a_pod("ext4", "/var/lib/kubelet/pods/1/volume-subpaths/data/app/0", true);
+        check_of_a_pod("overlay", "/", false);
+        check_of_a_pod("overlay", "/etc", false);
+        check_of_a_pod("tmpfs", "/run", false);
+        check_of_a_pod("ext4", "/var/lib/kubelet/pods", false);
+        check_of_a_pod("ext4", "/srv/rootfs", false);
     }
 
     #[track_caller]

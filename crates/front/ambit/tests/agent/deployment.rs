@@ -4,7 +4,7 @@ use crate::lab::{Lab, Proxy, on_a_node, state, text};
 use ambit_api::apps::v1::DaemonSet;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const MANIFEST: &str = include_str!("../../../../../examples/agent/daemonset.yaml");
@@ -25,12 +25,24 @@ fn done(output: &Output) -> String {
 /// A kubeconfig of the agent's service account, in place of the administrator's.
 fn of_account(lab: &Lab) -> PathBuf {
     let token = done(&kubectl(lab, &["create", "token", "istio-cni", "-n", "istio-system"]));
-    let path = lab.at("agent.kubeconfig");
+    with_token(lab, "agent", token.trim())
+}
+
+fn with_token(lab: &Lab, name: &str, token: &str) -> PathBuf {
+    let path = lab.at(name).with_extension("kubeconfig");
     let admin = std::fs::read_to_string(lab.at("kubeconfig")).unwrap();
     let mut config: Value = serde_saphyr::from_str(&admin).unwrap();
-    config["users"][0]["user"] = json!({ "token": token.trim() });
+    config["users"][0]["user"] = json!({ "token": token });
     std::fs::write(&path, config.to_string()).unwrap();
     path
+}
+
+#[track_caller]
+fn check_node(lab: &Lab, kubeconfig: &Path, code: i32, expected: &str) {
+    let output = lab.agent_of(Command::new("env"), kubeconfig).arg("check").output().unwrap();
+    let said = text(&output);
+    assert!(said.contains("API server: answers") && said.contains(expected), "{said}");
+    assert_eq!(output.status.code(), Some(code), "{said}");
 }
 
 /// Paths of all values.
@@ -78,11 +90,22 @@ fn the_manifest_is_accepted_and_gives_the_agent_all_that_it_needs_and_no_more() 
         assert_eq!(capabilities.drop, Some(vec!["ALL".to_owned()]));
         let given = capabilities.add.unwrap();
         assert_eq!(given, ["NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE", "DAC_OVERRIDE", "SETPCAP"]);
+        // The check of the node tells of the API server what its account may.
+        check_node(&lab, &lab.at("kubeconfig"), 1, "the cluster has no node n1");
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+        std::fs::write(&files[2], node.to_string()).unwrap();
+        done(&kubectl(&lab, &["apply", "-f", &files[2]]));
+        let agent_s = of_account(&lab);
+        check_node(&lab, &agent_s, 0, "permissions: all that the agent needs");
+        check_node(&lab, &lab.at("kubeconfig"), 0, "n1 is known");
+        let other = done(&kubectl(&lab, &["create", "token", "default", "-n", "shop"]));
+        let nobody = with_token(&lab, "nobody", other.trim());
+        check_node(&lab, &nobody, 1, "may not watch pods: no pod can be captured");
         // With the rights of its account and those of its container it captures and releases.
         let mut agent = Command::new("setpriv");
         let bounding: Vec<String> = given.iter().map(|name| format!("+{}", name.to_lowercase())).collect();
         agent.arg(format!("--bounding-set=-all,{}", bounding.join(",")));
-        let agent = lab.start(agent, &of_account(&lab)).await;
+        let agent = lab.start(agent, &agent_s).await;
         crate::check_confined(&agent);
         let net = lab.make_pod_net();
         let before = state(&net.netns);

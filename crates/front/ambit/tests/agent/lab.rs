@@ -133,6 +133,10 @@ impl Lab {
         for name in ["conf", "bin", "proc", "netns"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
+        // The node's first process is on the node's network, as is whoever looks.
+        let first = dir.path().join("proc/1/ns");
+        fs::create_dir_all(&first).unwrap();
+        std::os::unix::fs::symlink("/proc/self/ns/net", first.join("net")).unwrap();
         fs::write(dir.path().join("plugin"), "#!/bin/false\n").unwrap();
         fs::write(dir.path().join("conf").join(CONF), LIST).unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
@@ -175,7 +179,7 @@ impl Lab {
     }
 
     /// The same behind another program, with another kubeconfig.
-    fn agent_of(&self, mut command: Command, kubeconfig: &Path) -> Command {
+    pub(crate) fn agent_of(&self, mut command: Command, kubeconfig: &Path) -> Command {
         command.env_clear().env("PATH", std::env::var("PATH").unwrap_or_default());
         command.arg(env!("CARGO_BIN_EXE_ambit"));
         command.args(["--log", "warn", "agent", "--node-name", "n1", "--metrics", "127.0.0.1:15014"]);

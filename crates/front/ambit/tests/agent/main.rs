@@ -103,7 +103,7 @@ fn an_agent_without_the_rights_it_needs_says_which() {
 }
 
 #[test]
-fn an_uninstallation_releases_captured_pods_first_and_leaves_the_plugin_while_sandboxes_live() {
+fn inv_06_an_uninstallation_releases_captured_pods_first_and_leaves_the_plugin_while_sandboxes_live() {
     on_a_node(async |mut lab| {
         let node_before = shell("nft list ruleset");
         let agent = lab.start_agent().await;
