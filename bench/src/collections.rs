@@ -1,6 +1,6 @@
 //! The collections of the mesh at the size of the design's budget: 10,000 pods, 1,000 services, 50 namespaces.
 
-use crate::measure::Suite;
+use crate::measure::{Suite, resident};
 use ambit_api::core::v1::{Namespace, Node, Service};
 use ambit_api::discovery::v1::EndpointSlice;
 use ambit_api::istio::{AuthorizationPolicy, PeerAuthentication};
@@ -149,13 +149,6 @@ pub(crate) fn memory() -> Result<String> {
     let derived = all.saturating_sub(start).saturating_sub(objects);
     let pods = u64::try_from(PODS)?;
     Ok(format!("{} {} {all}", objects / pods, derived / pods))
-}
-
-/// Resident bytes of this process.
-fn resident() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
 fn change_pod(inputs: Inputs, round: usize) -> Batch {

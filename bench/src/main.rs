@@ -7,6 +7,7 @@ mod dns;
 mod measure;
 mod services;
 mod table;
+mod writes;
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
@@ -46,6 +47,7 @@ fn main() -> Result<()> {
     collections::run(&mut suite)?;
     services::run(&mut suite)?;
     table::run(&mut suite)?;
+    writes::run(&mut suite)?;
     add::run(&mut suite, &arguments.programs)?;
     let measurements = suite.finish()?;
     match arguments.output {
@@ -61,6 +63,7 @@ fn once(work: &str) -> Result<()> {
         collections::MEMORY => {
             println!("{}", collections::memory()?);
         }
+        writes::MEMORY => println!("{}", writes::memory()?),
         other => bail!("there is no work {other:?} to do once"),
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The harness: repeats work, keeps every sample, and tells the quantiles.
 
 use ambit_runtime::Clock;
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -162,6 +162,13 @@ fn shown(nanoseconds: u64) -> String {
         10..100 => format!("{whole}.{} {unit}", thousandths / 100),
         _ => format!("{whole} {unit}"),
     }
+}
+
+/// Resident bytes of this process.
+pub(crate) fn resident() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
 #[cfg(test)]

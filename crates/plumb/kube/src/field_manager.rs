@@ -106,7 +106,7 @@ impl FieldManager {
 
     /// Writes objects of a kind named at run time.
     pub fn applier_of<K: Resource>(&self, kind: K::DynamicType) -> Applier<K> {
-        Applier { manager: self.clone(), kind }
+        Applier::new(self.clone(), kind)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

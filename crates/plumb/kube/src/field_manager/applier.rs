@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 /// Name of the subresource with the status.
 const STATUS: &str = "status";
@@ -27,12 +28,14 @@ const STATUS: &str = "status";
 /// once. So a restarted process reads, and does not write.
 pub struct Applier<K: Resource> {
     pub(super) manager: FieldManager,
-    pub(super) kind: K::DynamicType,
+    kind: K::DynamicType,
+    /// Path of all objects of the kind.
+    path: Arc<str>,
 }
 
 impl<K: Resource<DynamicType: Clone>> Clone for Applier<K> {
     fn clone(&self) -> Self {
-        Self { manager: self.manager.clone(), kind: self.kind.clone() }
+        Self { manager: self.manager.clone(), kind: self.kind.clone(), path: self.path.clone() }
     }
 }
 
@@ -51,6 +54,13 @@ struct Job<'a, K> {
     on_conflict: OnConflict,
     /// The set that an object of that name must belong to already, if there is one.
     set: Option<&'a ObjectSet>,
+}
+
+impl<K: Resource> Applier<K> {
+    pub(super) fn new(manager: FieldManager, kind: K::DynamicType) -> Self {
+        let path = K::url_path(&kind, None).into();
+        Self { manager, kind, path }
+    }
 }
 
 impl<K: Resource + Serialize> Applier<K> {
@@ -112,7 +122,7 @@ impl<K: Resource + Serialize> Applier<K> {
         let object = self.named(&key);
         let same = Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
         let params = DeleteParams::background().preconditions(same);
-        let request = self.path(&key).delete(&key.name, &params);
+        let request = self.requests(&key).delete(&key.name, &params);
         let what = Attempt { verb: Verb::Delete, object: &object };
         let answer = self.manager.request(&what, built(&what, request)?).await;
         for subresource in [None, Some(STATUS)] {
@@ -179,7 +189,7 @@ impl<K: Resource + Serialize> Applier<K> {
             self.check_set(job, &shown)?;
             let remembered = || {
                 let owned = self.manager.memory().owned(place, live.meta().uid.as_deref())?;
-                owned.and_then(|text| serde_json::from_str(&text).ok())
+                serde_json::from_str(&owned).ok()
             };
             let owned = owned_fields(&shown, self.manager.name(), subresource).or_else(remembered);
             if let Some(owned) = owned {
@@ -187,7 +197,7 @@ impl<K: Resource + Serialize> Applier<K> {
             }
         }
         let reading = Attempt { verb: Verb::Read, object: what.object };
-        let request = self.path(&job.key).get(&job.key.name, &GetParams::default());
+        let request = self.requests(&job.key).get(&job.key.name, &GetParams::default());
         let read = match self.manager.request(&reading, built(&reading, request)?).await {
             Ok(read) => read,
             Err(WriteError::Gone { .. }) if job.live.is_none() => return Ok(None),
@@ -221,10 +231,11 @@ impl<K: Resource + Serialize> Applier<K> {
     fn to_request(&self, job: &Job<'_, K>, what: &Attempt<'_>) -> Result<http::Request<Vec<u8>>, WriteError> {
         let mut params = PatchParams::apply(self.manager.name());
         params.force = job.on_conflict == OnConflict::Force;
-        let (path, name, patch) = (self.path(&job.key), &job.key.name, Patch::Apply(&job.configuration));
+        let (requests, name, patch) =
+            (self.requests(&job.key), &job.key.name, Patch::Apply(&job.configuration));
         let request = match job.verb {
-            Verb::ApplyStatus => path.patch_subresource(STATUS, name, &params, &patch),
-            _ => path.patch(name, &params, &patch),
+            Verb::ApplyStatus => requests.patch_subresource(STATUS, name, &params, &patch),
+            _ => requests.patch(name, &params, &patch),
         };
         built(what, request)
     }
@@ -234,12 +245,13 @@ impl<K: Resource + Serialize> Applier<K> {
             .map_err(|error| WriteError::Unfit { object: self.named(key), fault: error.to_string() })
     }
 
-    fn path(&self, key: &ObjectKey) -> Request {
+    /// Makes requests about the objects where this one is.
+    fn requests(&self, key: &ObjectKey) -> Request {
         Request::new(K::url_path(&self.kind, key.namespace.as_deref()))
     }
 
     fn place(&self, key: &ObjectKey, subresource: Option<&'static str>) -> Place {
-        Place { path: K::url_path(&self.kind, None), subresource, key: key.clone() }
+        Place { path: self.path.clone(), subresource, key: key.clone() }
     }
 
     /// The object, for people.

@@ -3,11 +3,14 @@
 use crate::informer::ObjectKey;
 use ambit_runtime::Clock;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Objects remembered, about 300 bytes each. One that is forgotten costs a read when it is written next.
+/// Objects remembered. One that is forgotten costs a read when it is written next.
 const OBJECTS_MAX: usize = 50_000;
+/// Forms of ownership that may be kept though no object has them any more.
+const SHAPES_KEPT: usize = 64;
 /// Longest time for which a view is believed to lag behind a write. After it, a version from before the write means that
 /// the write is lost, as after a restore of the server's data.
 const LAG_MAX: Duration = Duration::from_secs(30);
@@ -16,7 +19,7 @@ const LAG_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     /// Path of the collection.
-    pub(super) path: String,
+    pub(super) path: Arc<str>,
     pub(super) subresource: Option<&'static str>,
     pub(super) key: ObjectKey,
 }
@@ -34,7 +37,7 @@ pub(super) struct Known {
     /// When.
     pub(super) at: Instant,
     /// Our fields, as the server tells them.
-    pub(super) owned: Option<Box<str>>,
+    pub(super) owned: Option<Arc<str>>,
 }
 
 impl Known {
@@ -55,17 +58,32 @@ pub(super) fn text(object: &Value, field: &str) -> Option<String> {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     places: HashMap<Place, Known>,
+    /// What is owned, as text, once for all objects of which the same is owned: most of one kind.
+    shapes: HashSet<Arc<str>>,
 }
 
 impl Memory {
-    pub(super) fn keep(&mut self, place: Place, known: Known) {
+    pub(super) fn keep(&mut self, place: Place, mut known: Known) {
         if self.places.len() >= OBJECTS_MAX
             && !self.places.contains_key(&place)
             && let Some(any) = self.places.keys().next().cloned()
         {
             self.places.remove(&any);
         }
+        known.owned = known.owned.map(|owned| self.shared(owned));
         self.places.insert(place, known);
+    }
+
+    fn shared(&mut self, shape: Arc<str>) -> Arc<str> {
+        if let Some(known) = self.shapes.get(&shape) {
+            return known.clone();
+        }
+        // There are never more than twice as many as are in use, and some room.
+        if self.shapes.len() >= SHAPES_KEPT + 2 * self.places.len() {
+            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
+        }
+        self.shapes.insert(shape.clone());
+        shape
     }
 
     pub(super) fn forget(&mut self, place: &Place) {
@@ -87,8 +105,8 @@ impl Memory {
     }
 
     /// Our fields of the object; none if they are not known.
-    pub(super) fn owned(&self, place: &Place, uid: Option<&str>) -> Option<Option<Box<str>>> {
-        self.of(place, uid).map(|known| known.owned.clone())
+    pub(super) fn owned(&self, place: &Place, uid: Option<&str>) -> Option<Arc<str>> {
+        self.of(place, uid)?.owned.clone()
     }
 
     fn of(&self, place: &Place, uid: Option<&str>) -> Option<&Known> {
@@ -128,9 +146,21 @@ mod tests {
     fn memory_is_bounded() {
         let (mut memory, now) = (Memory::default(), Clock.now());
         for number in 0..OBJECTS_MAX + 10 {
-            memory.keep(place(&number.to_string()), known(now));
+            let owned = Some("{}".into());
+            memory.keep(place(&number.to_string()), Known { owned, ..known(now) });
         }
-        assert_eq!(memory.places.len(), OBJECTS_MAX);
+        assert_eq!((memory.places.len(), memory.shapes.len()), (OBJECTS_MAX, 1));
         assert!(memory.owned(&place(&(OBJECTS_MAX + 9).to_string()), Some("u")).is_some());
+    }
+
+    #[test]
+    fn shapes_that_no_object_has_any_more_go() {
+        let (mut memory, now) = (Memory::default(), Clock.now());
+        for number in 0..1000 {
+            let owned = Some(number.to_string().into());
+            memory.keep(place("a"), Known { owned, ..known(now) });
+        }
+        assert!(memory.shapes.len() <= SHAPES_KEPT + 2, "{}", memory.shapes.len());
+        assert_eq!(memory.owned(&place("a"), Some("u")).as_deref(), Some("999"));
     }
 }
