@@ -1,7 +1,9 @@
 //! The registry that shares informers and starts them in one place.
 
+use crate::definitions::Definitions;
 use crate::error::InformerError;
 use crate::informer::{Informer, Synced, Writer};
+use crate::informer_metrics::InformerMetrics;
 use crate::query::Query;
 use crate::watch::Source;
 use ambit_runtime::Shutdown;
@@ -27,16 +29,31 @@ pub struct Informers {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     client: Client,
+    definitions: Arc<Definitions>,
     state: Mutex<State>,
+}
+
+/// An informer without the type of its objects.
+pub(crate) struct Registered {
+    pub(crate) synced: Synced,
+    pub(crate) selector: String,
+    pub(crate) count: Box<dyn Fn() -> usize + Send>,
+}
+
+impl Inner {
+    /// Looks at every informer.
+    pub(crate) fn each(&self, look: impl FnMut(&Registered)) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).registered.iter().for_each(look);
+    }
 }
 
 #[derive(Default)]
 struct State {
     shared: HashMap<(TypeId, String, Query), Box<dyn Any + Send>>,
     waiting: Vec<Starter>,
-    synced: Vec<Synced>,
+    registered: Vec<Registered>,
     tasks: JoinSet<()>,
 }
 
@@ -51,7 +68,19 @@ impl fmt::Debug for Informers {
 impl Informers {
     /// An empty registry on this client.
     pub fn new(client: Client) -> Self {
-        Self { inner: Arc::new(Inner { client, state: Mutex::default() }) }
+        let definitions = Arc::new(Definitions::new());
+        let follow = definitions.clone();
+        let of_definitions = client.clone();
+        let starter: Starter = Box::new(move |shutdown| Box::pin(follow.run(of_definitions, shutdown)));
+        let state = State { waiting: vec![starter], ..State::default() };
+        Self { inner: Arc::new(Inner { client, definitions, state: Mutex::new(state) }) }
+    }
+
+    /// Shows all that are asked for in these metrics.
+    #[must_use]
+    pub fn measured_by(self, metrics: &InformerMetrics) -> Self {
+        metrics.watch(Arc::downgrade(&self.inner));
+        self
     }
 
     /// The client that the informers use.
@@ -86,8 +115,11 @@ impl Informers {
         }
         let informer = Informer::<K>::new(path.clone());
         let writer = Writer::of(&informer);
-        state.synced.push(informer.synced());
-        let source = Source::new(self.inner.client.clone(), path, query, writer);
+        let counted = informer.clone();
+        let count = Box::new(move || counted.count());
+        state.registered.push(Registered { synced: informer.synced(), selector: query.selector(), count });
+        let source = Source::new(self.inner.client.clone(), path, query, writer)
+            .defined_by(self.inner.definitions.of::<K>(&kind));
         state.waiting.push(Box::new(move |shutdown| Box::pin(source.run(shutdown))));
         state.shared.insert(key, Box::new(informer.clone()));
         informer
@@ -104,7 +136,7 @@ impl Informers {
             for start in std::mem::take(&mut state.waiting) {
                 state.tasks.spawn(stop_on_panic(start(shutdown.clone()), shutdown.clone()));
             }
-            state.synced.clone()
+            state.registered.iter().map(|one| one.synced.clone()).collect::<Vec<_>>()
         };
         let mut complaints = tokio::time::interval(COMPLAINT_INTERVAL);
         complaints.tick().await;
@@ -125,7 +157,8 @@ impl Informers {
     /// The informers that have not synced yet; each tells why, if it knows.
     pub fn missing(&self) -> Vec<Synced> {
         let state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.synced.iter().filter(|one| !one.is_synced()).cloned().collect()
+        let missing = state.registered.iter().filter(|one| !one.synced.is_synced());
+        missing.map(|one| one.synced.clone()).collect()
     }
 
     fn missing_text(&self) -> String {

@@ -48,6 +48,12 @@ impl Query {
         self.namespace.as_deref()
     }
 
+    /// What it selects, for people.
+    pub(crate) fn selector(&self) -> String {
+        let parts = [&self.labels, &self.fields];
+        parts.into_iter().flatten().cloned().collect::<Vec<_>>().join(";")
+    }
+
     /// Parameters of one page of the list.
     pub(crate) fn to_list_params(&self, limit: Option<u32>, continue_token: Option<String>) -> ListParams {
         ListParams {

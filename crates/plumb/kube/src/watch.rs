@@ -3,14 +3,17 @@
 //! Not `kube::runtime::watcher`, because that one keeps asking with an expired revision when the refusal comes as
 //! the answer to the watch request, has no bound on the length of a line, and fails the whole list on one bad object.
 
+mod absence;
 mod exchange;
 mod pace;
 mod start;
 
 use crate::decode::{self, Event};
+use crate::definitions::Definition;
 use crate::error::WatchError;
 use crate::informer::Writer;
 use crate::query::{Query, WATCH_SECONDS};
+use absence::{Absence, Sign};
 use ambit_runtime::{Clock, Entropy, Shutdown};
 use exchange::Lines;
 use kube::core::Request;
@@ -22,8 +25,6 @@ use serde::de::DeserializeOwned;
 use start::Start;
 use std::time::Duration;
 
-/// Longest delay between looks for a kind that the server does not know (yet).
-const ABSENT_DELAY_MAX: Duration = Duration::from_secs(2);
 /// Part of a delay that chance adds, so that the informers of a cluster do not come back in step.
 const JITTER: f64 = 0.25;
 /// Time for the answer to a watch request to begin.
@@ -43,6 +44,17 @@ pub(crate) struct Source<K> {
     known: Known,
     start: Start,
     pace: Pace,
+    absence: Absence,
+    importance: Importance,
+}
+
+/// What its trouble means to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Importance {
+    /// Somebody waits for it.
+    View,
+    /// It only makes others faster.
+    Aid,
 }
 
 /// What is known of the server's state.
@@ -60,8 +72,27 @@ where
     K: Resource + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(crate) fn new(client: Client, path: String, query: Query, writer: Writer<K>) -> Self {
-        let (known, start, pace) = (Known::Nothing, Start::Stream, Pace::default());
-        Self { client, request: Request::new(path), query, writer, known, start, pace }
+        Self {
+            client,
+            request: Request::new(path),
+            query,
+            writer,
+            known: Known::Nothing,
+            start: Start::Stream,
+            pace: Pace::default(),
+            absence: Absence::new(None),
+            importance: Importance::View,
+        }
+    }
+
+    /// Names the definition that brings its kind.
+    pub(crate) fn defined_by(self, definition: Option<Definition>) -> Self {
+        Self { absence: Absence::new(definition), ..self }
+    }
+
+    /// Says what its trouble means.
+    pub(crate) fn of(self, importance: Importance) -> Self {
+        Self { importance, ..self }
     }
 
     /// Keeps the view up to date until `shutdown`.
@@ -75,21 +106,23 @@ where
     async fn follow(&mut self) {
         loop {
             let Err(error) = self.step().await else { continue };
-            let mut delay = self.pace.after(&error);
+            let jitter = Entropy.rng().random_range(0.0..=JITTER);
+            let delay = self.pace.after(&error).mul_f64(1.0 + jitter);
             match error {
-                // It may come (back): looked for more often than a server that is out of order.
                 WatchError::Absent => {
                     self.writer.set_trouble(None);
-                    delay = delay.min(ABSENT_DELAY_MAX);
+                    if self.absence.wait(delay).await == Sign::Told {
+                        self.pace.progressed();
+                    }
+                    continue;
                 }
                 // 410 says that the revision has expired, 404 that the kind has gone.
                 error if matches!(error.code(), Some(410 | 404)) => {
                     tracing::debug!(path = self.writer.path(), %error, "listing anew");
                 }
-                error => self.warn(&error, delay),
+                error => self.complain(&error, delay),
             }
-            let jitter = Entropy.rng().random_range(0.0..=JITTER);
-            tokio::time::sleep(delay.mul_f64(1.0 + jitter)).await;
+            tokio::time::sleep(delay).await;
         }
     }
 
@@ -191,11 +224,15 @@ where
         seen.filter(|seen| !seen.is_empty()).ok_or(WatchError::NoResourceVersion)
     }
 
-    fn warn(&self, error: &WatchError, delay: Duration) {
+    fn complain(&self, error: &WatchError, delay: Duration) {
         let cause = std::error::Error::source(error).map(ToString::to_string);
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         self.writer.set_trouble(Some(format!("{error}{because}")));
-        tracing::warn!(path = self.writer.path(), %error, cause, ?delay, "the view lags, retrying");
+        let path = self.writer.path();
+        match self.importance {
+            Importance::View => tracing::warn!(path, %error, cause, ?delay, "the view lags, retrying"),
+            Importance::Aid => tracing::debug!(path, %error, cause, ?delay, "the view lags, retrying"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Metrics of the control plane.
 
 use crate::snapshot::Snapshot;
-use ambit_kube::{QueueMetrics, QueueSettings};
+use ambit_kube::{InformerMetrics, Informers, QueueMetrics, QueueSettings};
 use ambit_names::type_url;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -38,11 +38,13 @@ pub(crate) struct Metrics {
     mesh_config_faults: Gauge,
     mesh_config_in_force: Gauge,
     queues: QueueMetrics,
+    informers: InformerMetrics,
 }
 
 impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         self.queues.register(registry);
+        self.informers.register(registry);
         let of = registry.sub_registry_with_prefix("ambit_control_plane");
         of.register("streams", "Open discovery streams", self.streams.clone());
         of.register("responses", "Discovery responses sent", self.responses.clone());
@@ -60,6 +62,11 @@ impl Metrics {
     /// Settings of a work queue that shows here under its name.
     pub(crate) fn queue<K>(&self, name: &'static str) -> QueueSettings<K> {
         QueueSettings::new(name).metrics(&self.queues)
+    }
+
+    /// Informers that show here.
+    pub(crate) fn informers(&self, client: kube::Client) -> Informers {
+        Informers::new(client).measured_by(&self.informers)
     }
 
     /// Counts a stream as open until the guard is dropped.

@@ -47,7 +47,7 @@ pub async fn run(
     };
     let listeners = Listeners { main: listener, metrics: metrics_listener };
     let metrics = Metrics::default();
-    let sources = Informers::new(client.clone());
+    let sources = metrics.informers(client.clone());
     let keeper = MeshConfigKeeper::new(&sources, settings.mesh_config.clone(), readiness, metrics.clone());
     let mut in_force = keeper.watch();
     let keeping = async {
@@ -98,7 +98,7 @@ impl Start {
             self.settings.server_lifetime,
             Clock,
         )?;
-        let informers = Informers::new(self.client);
+        let informers = self.metrics.informers(self.client);
         let always = [mesh.system_namespace.clone(), mesh.root_namespace.clone()];
         let discovered = Discovered::new(informers.informer(Query::all()), always, config);
         let parts = Parts::new(&self.settings, &informers, authority, self.metrics, &discovered);

@@ -19,7 +19,7 @@ mod views;
 pub use ambit_kube::LeaderSettings;
 pub use error::Error;
 
-use ambit_kube::{EventRecorder, Informers, LeaderElection, QueueMetrics, Term};
+use ambit_kube::{EventRecorder, InformerMetrics, Informers, LeaderElection, QueueMetrics, Term};
 use ambit_runtime::{Blocker, Readiness, Shutdown, TaskGroup, endpoint};
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
@@ -68,17 +68,17 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let starting = readiness.block("controllers");
-    let queues = QueueMetrics::default();
+    let metrics = Metrics::default();
     let mut tasks = TaskGroup::new(shutdown.child_token());
     if let Some(address) = settings.metrics {
-        serve_metrics(address, &queues, &mut tasks).await?;
+        serve_metrics(address, &metrics, &mut tasks).await?;
     }
     let stop = tasks.shutdown().clone();
     let outcome = match settings.leader.clone() {
-        None => work(&settings, client, queues, starting, &stop).await,
+        None => work(&settings, client, metrics, starting, &stop).await,
         Some(leader) => {
             let election = LeaderElection::new(client.clone(), leader).map_err(Error::Leader)?;
-            let turns = Turns { settings, client, queues, readiness };
+            let turns = Turns { settings, client, metrics, readiness };
             turns.take(election, starting, &stop).await
         }
     };
@@ -87,11 +87,18 @@ pub async fn run(
     outcome.and(served)
 }
 
+/// What the role counts. Clones share it.
+#[derive(Clone, Default)]
+struct Metrics {
+    queues: QueueMetrics,
+    informers: InformerMetrics,
+}
+
 /// Runs the controllers in the terms in which this replica leads.
 struct Turns {
     settings: Settings,
     client: kube::Client,
-    queues: QueueMetrics,
+    metrics: Metrics,
     readiness: Readiness,
 }
 
@@ -111,9 +118,9 @@ impl Turns {
         let keep = |ended| *outcome.lock().unwrap_or_else(PoisonError::into_inner) = ended;
         let term = |term: Term| {
             let starting = begin().unwrap_or_else(|| self.readiness.block("controllers"));
-            let (settings, queues) = (&self.settings, self.queues.clone());
+            let (settings, metrics) = (&self.settings, self.metrics.clone());
             let client = term.client(self.client.clone());
-            async move { keep(work(settings, client, queues, starting, term.stop()).await) }
+            async move { keep(work(settings, client, metrics, starting, term.stop()).await) }
         };
         tokio::join!(election.run(term, stop), waiting);
         outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -124,14 +131,14 @@ impl Turns {
 async fn work(
     settings: &Settings,
     client: kube::Client,
-    queues: QueueMetrics,
+    metrics: Metrics,
     starting: Blocker,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let mut tasks = TaskGroup::new(shutdown.child_token());
     let stop = tasks.shutdown().clone();
-    let informers = Informers::new(client);
-    let views = Views::new(&informers, queues);
+    let informers = Informers::new(client).measured_by(&metrics.informers);
+    let views = Views::new(&informers, metrics.queues);
     start(settings, &views, &mut tasks);
     let garbage = garbage::Garbage::new(&views, settings.workers);
     match informers.run_and_wait(&stop).await {
@@ -200,12 +207,13 @@ where
 
 async fn serve_metrics(
     address: SocketAddr,
-    queues: &QueueMetrics,
+    metrics: &Metrics,
     tasks: &mut TaskGroup<Error>,
 ) -> Result<(), Error> {
     let listener = endpoint::listen(address).await.map_err(|source| Error::Listen { address, source })?;
     let mut registry = Registry::default();
-    queues.register(&mut registry);
+    metrics.queues.register(&mut registry);
+    metrics.informers.register(&mut registry);
     spawn(tasks, "metrics", move |stop| endpoint::serve(listener, endpoint::metrics(registry), stop));
     Ok(())
 }

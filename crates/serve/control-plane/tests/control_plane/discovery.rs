@@ -65,6 +65,7 @@ async fn resources_follow_the_cluster() {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
     assert!(metrics.contains("workqueue_adds_total{name=\"root-publisher\"}"), "{metrics}");
+    assert!(metrics.contains("informer_in_trouble{path=\"/api/v1/pods\",selector=\"\"} 0"), "{metrics}");
     let why = ask(&control_plane, "/debug/collections/why/addresses/Pod/demo/web").await;
     assert!(why.contains(r#""collection":"pods","key":"demo/web""#), "{why}");
 

@@ -45,6 +45,10 @@ async fn the_queues_show_what_they_did_and_a_taken_address_is_an_error() {
     for metric in ["workqueue_adds_total{", "workqueue_depth{", "workqueue_queue_duration_seconds_count{"] {
         assert!(text.contains(&format!("{metric}name=\"namespace defaults\"")), "{metric}: {text}");
     }
+    // The default account of each.
+    let path = "/api/v1/serviceaccounts";
+    let informer = format!("informer_objects{{path=\"{path}\",selector=\"metadata.name=default\"}} ");
+    assert!(text.contains(&informer), "{text}");
     stop.cancel();
     task.await.expect("no panic").expect("the controllers end");
     cluster.stop().await;
