@@ -2,11 +2,15 @@
 
 use crate::error::WatchError;
 use crate::informer::ObjectKey;
-use kube::api::WatchEvent;
+use crate::keep::{Keep, Kept};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Annotation of the bookmark at the end of the state that a stream begins with (KEP-3157).
 const STATE_END: &str = "k8s.io/initial-events-end";
@@ -42,69 +46,102 @@ pub(crate) enum Event<K> {
 }
 
 #[derive(Deserialize)]
-struct RawPage<T> {
+struct LoosePage<T> {
     #[serde(default)]
-    metadata: RawListMeta,
+    metadata: ListMeta,
     items: Option<Vec<T>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
-struct RawListMeta {
+struct ListMeta {
     resource_version: Option<String>,
     #[serde(rename = "continue")]
     continue_token: Option<String>,
 }
 
-/// Decodes one page. Errors: the document as a whole is not a list.
-pub(crate) fn page<K: DeserializeOwned>(bytes: &[u8]) -> Result<Page<K>, WatchError> {
-    if let Ok(raw) = serde_json::from_slice::<RawPage<K>>(bytes) {
-        return Ok(to_page(raw.metadata, raw.items.unwrap_or_default(), BTreeMap::new()));
+/// What is read of an object of which only the name is needed.
+#[derive(Deserialize)]
+struct Named {
+    metadata: NamedMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedMeta {
+    namespace: Option<String>,
+    name: Option<String>,
+    resource_version: Option<String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// Decodes one page, and of its objects what is kept. Errors: the document as a whole is not a list.
+pub(crate) fn page<K: DeserializeOwned>(bytes: &[u8], keep: &Keep) -> Result<Page<K>, WatchError> {
+    let kept = Kept::new(keep);
+    if let Ok((metadata, objects)) = whole(bytes, PageSeed(kept)) {
+        return Ok(to_page(metadata, objects, BTreeMap::new()));
     }
-    let raw: RawPage<Value> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
+    // One object does not decode, or more: each by itself.
+    let loose: LoosePage<Value> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
     let (mut objects, mut unreadable) = (Vec::new(), BTreeMap::new());
-    for item in raw.items.unwrap_or_default() {
+    for item in loose.items.unwrap_or_default() {
         let key = key_of(&item);
-        match serde_json::from_value(item) {
+        match kept.deserialize(item) {
             Ok(object) => objects.push(object),
             Err(error) => {
                 unreadable.insert(key, error.to_string());
             }
         }
     }
-    Ok(to_page(raw.metadata, objects, unreadable))
+    Ok(to_page(loose.metadata, objects, unreadable))
 }
 
-fn to_page<K>(metadata: RawListMeta, objects: Vec<K>, unreadable: BTreeMap<ObjectKey, String>) -> Page<K> {
-    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+fn to_page<K>(metadata: ListMeta, objects: Vec<K>, unreadable: BTreeMap<ObjectKey, String>) -> Page<K> {
     let (resource_version, continue_token) = (some(metadata.resource_version), some(metadata.continue_token));
     Page { objects, unreadable, resource_version, continue_token }
 }
 
-/// The revision of a list, whatever is in it.
-pub(crate) fn list_revision(bytes: &[u8]) -> Result<Option<String>, WatchError> {
-    let raw: RawPage<IgnoredAny> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
-    Ok(raw.metadata.resource_version.filter(|text| !text.is_empty()))
+fn some(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
 }
 
-/// Decodes one line of a watch. Errors: the line is not a watch event at all.
-pub(crate) fn event<K>(line: &[u8]) -> Result<Event<K>, WatchError>
+/// The revision of a list, whatever is in it.
+pub(crate) fn list_revision(bytes: &[u8]) -> Result<Option<String>, WatchError> {
+    let page: LoosePage<IgnoredAny> = serde_json::from_slice(bytes).map_err(WatchError::Decode)?;
+    Ok(some(page.metadata.resource_version))
+}
+
+/// Decodes one line of a watch, and of its object what is kept. Errors: the line is not a watch event at all.
+pub(crate) fn event<K>(line: &[u8], keep: &Keep) -> Result<Event<K>, WatchError>
 where
     K: DeserializeOwned + kube::Resource,
 {
-    match serde_json::from_slice::<WatchEvent<K>>(line) {
-        Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Ok(Event::Applied(object)),
-        Ok(WatchEvent::Deleted(object)) => {
-            let resource_version = object.meta().resource_version.clone();
-            Ok(Event::Deleted { key: ObjectKey::of(&object), resource_version })
-        }
-        Ok(WatchEvent::Bookmark(mark)) => {
-            let ends_state = mark.metadata.annotations.get(STATE_END).is_some_and(|value| value == "true");
-            Ok(Event::Bookmark { resource_version: mark.metadata.resource_version, ends_state })
-        }
-        // Read once more, as a whole: it has more in it than the library's type shows.
-        Ok(WatchEvent::Error(_)) => loose_event(line, "the server failed"),
-        Err(error) => loose_event(line, &error.to_string()),
+    // The type stands first, so that this reads little; should it not, the object is read twice.
+    let kind: Option<String> = whole(line, MemberSeed("type", PhantomData)).map_err(WatchError::Decode)?;
+    let named =
+        || whole(line, MemberSeed("object", PhantomData::<Named>)).map(|named| named.map(|it| it.metadata));
+    match kind.as_deref() {
+        Some("ADDED" | "MODIFIED") => match whole(line, MemberSeed("object", Kept::<K>::new(keep))) {
+            Ok(Some(object)) => Ok(Event::Applied(object)),
+            Ok(None) => loose_event(line, "it has no object"),
+            Err(error) => loose_event(line, &error.to_string()),
+        },
+        Some("DELETED") => match named() {
+            Ok(Some(NamedMeta { namespace, name, resource_version, .. })) => Ok(Event::Deleted {
+                key: ObjectKey { namespace, name: name.unwrap_or_default() },
+                resource_version,
+            }),
+            _ => loose_event(line, "it names no object"),
+        },
+        Some("BOOKMARK") => match named() {
+            Ok(Some(NamedMeta { resource_version: Some(resource_version), annotations, .. })) => {
+                let ends_state = annotations.get(STATE_END).is_some_and(|value| value == "true");
+                Ok(Event::Bookmark { resource_version, ends_state })
+            }
+            _ => Err(WatchError::NoResourceVersion),
+        },
+        _ => loose_event(line, "it is no watch event"),
     }
 }
 
@@ -112,8 +149,7 @@ where
 fn loose_event<K>(line: &[u8], cause: &str) -> Result<Event<K>, WatchError> {
     let raw: Value = serde_json::from_slice(line).map_err(WatchError::Decode)?;
     let object = &raw["object"];
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let resource_version = text(&object["metadata"]["resourceVersion"]);
+    let resource_version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     match raw["type"].as_str() {
         Some("ADDED" | "MODIFIED") => {
             Ok(Event::Unreadable { key: key_of(object), cause: cause.to_owned(), resource_version })
@@ -132,6 +168,111 @@ fn key_of(object: &Value) -> ObjectKey {
     ObjectKey { namespace: text("namespace"), name: text("name").unwrap_or_default() }
 }
 
+/// Decodes a whole document by a seed.
+fn whole<'de, S: DeserializeSeed<'de>>(bytes: &'de [u8], seed: S) -> serde_json::Result<S::Value> {
+    let mut document = serde_json::Deserializer::from_slice(bytes);
+    let value = seed.deserialize(&mut document)?;
+    document.end()?;
+    Ok(value)
+}
+
+/// Reads a list: its metadata and its objects.
+struct PageSeed<'a, K>(Kept<'a, K>);
+
+impl<'de, K: DeserializeOwned> DeserializeSeed<'de> for PageSeed<'_, K> {
+    type Value = (ListMeta, Vec<K>);
+
+    fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<Self::Value, D::Error> {
+        document.deserialize_map(self)
+    }
+}
+
+impl<'de, K: DeserializeOwned> Visitor<'de> for PageSeed<'_, K> {
+    type Value = (ListMeta, Vec<K>);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let (mut metadata, mut objects) = (ListMeta::default(), Vec::new());
+        while let Some(name) = list.next_key::<String>()? {
+            match name.as_str() {
+                "metadata" => metadata = list.next_value()?,
+                "items" => objects = list.next_value_seed(ItemsSeed(self.0))?,
+                _ => {
+                    list.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok((metadata, objects))
+    }
+}
+
+/// Reads the objects of a list, which may be null.
+struct ItemsSeed<'a, K>(Kept<'a, K>);
+
+impl<'de, K: DeserializeOwned> DeserializeSeed<'de> for ItemsSeed<'_, K> {
+    type Value = Vec<K>;
+
+    fn deserialize<D: Deserializer<'de>>(self, items: D) -> Result<Vec<K>, D::Error> {
+        items.deserialize_any(self)
+    }
+}
+
+impl<'de, K: DeserializeOwned> Visitor<'de> for ItemsSeed<'_, K> {
+    type Value = Vec<K>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the objects of a list")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Vec<K>, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<K>, A::Error> {
+        let mut objects = Vec::new();
+        while let Some(object) = items.next_element_seed(self.0)? {
+            objects.push(object);
+        }
+        Ok(objects)
+    }
+}
+
+/// Reads one member of a map.
+struct MemberSeed<S>(&'static str, S);
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for MemberSeed<S> {
+    type Value = Option<S::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<Self::Value, D::Error> {
+        document.deserialize_map(self)
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for MemberSeed<S> {
+    type Value = Option<S::Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a watch event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut event: A) -> Result<Self::Value, A::Error> {
+        let Self(wanted, seed) = self;
+        let (mut seed, mut value) = (Some(seed), None);
+        while let Some(name) = event.next_key::<String>()? {
+            match seed.take_if(|_| name == wanted) {
+                Some(seed) => value = Some(event.next_value_seed(seed)?),
+                None => {
+                    event.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(value)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +280,7 @@ mod tests {
 
     #[track_caller]
     fn check_event(line: &str, expected: &str) {
-        let seen = match event::<ConfigMap>(line.as_bytes()) {
+        let seen = match event::<ConfigMap>(line.as_bytes(), &Keep::default()) {
             Ok(Event::Applied(object)) => format!("applied {}", ObjectKey::of(&object)),
             Ok(Event::Deleted { key, .. }) => format!("deleted {key}"),
             Ok(Event::Bookmark { resource_version, ends_state }) => {
@@ -182,6 +323,17 @@ mod tests {
             r#"{"kind":"Status","code":500,"message":"down"}"#,
             "failed: the server refused: down (500)",
         );
+        // The type may stand last.
+        check_event(
+            r#"{"object":{"metadata":{"namespace":"n","name":"a"}},"type":"MODIFIED"}"#,
+            "applied n/a",
+        );
+        check_event(r#"{"type":"ADDED"}"#, "unreadable  None");
+        check_event(r#"{"type":"NEWS","object":{}}"#, "failed: the server refused: it is no watch event (0)");
+        check_event(
+            r#"{"type":"BOOKMARK","object":{}}"#,
+            "error the answer has no metadata.resourceVersion to watch from",
+        );
         check_event("not json", "error the answer is not a Kubernetes document");
     }
 
@@ -189,7 +341,7 @@ mod tests {
     fn a_bad_item_does_not_hide_the_good_ones() {
         let text = r#"{"metadata":{"resourceVersion":"7","continue":""},"items":[
             {"metadata":{"namespace":"n","name":"good"}}, {"metadata":{"namespace":"n","name":"bad"},"data":"x"}]}"#;
-        let page = page::<ConfigMap>(text.as_bytes()).expect("a list");
+        let page = page::<ConfigMap>(text.as_bytes(), &Keep::default()).expect("a list");
         assert_eq!(page.objects.len(), 1);
         assert_eq!(page.unreadable.into_keys().collect::<Vec<_>>(), [ObjectKey::namespaced("n", "bad")]);
         assert_eq!((page.resource_version.as_deref(), page.continue_token), (Some("7"), None));

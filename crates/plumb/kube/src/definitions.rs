@@ -2,17 +2,15 @@
 //! not keep asking.
 
 use crate::informer::{Informer, ObjectKey, Writer};
-use crate::query::Query;
-use crate::watch::{Importance, Source};
 use ambit_api::apiextensions::CustomResourceDefinition;
-use ambit_runtime::Shutdown;
+use kube::Resource;
 use kube::core::PartialObjectMeta;
-use kube::{Client, Resource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, watch};
 
-type Metadata = PartialObjectMeta<CustomResourceDefinition>;
+/// What is read of a definition.
+pub(crate) type Metadata = PartialObjectMeta<CustomResourceDefinition>;
 /// By the name of the definition, `PLURAL.GROUP`.
 type Senders = Arc<Mutex<BTreeMap<String, watch::Sender<()>>>>;
 
@@ -37,20 +35,12 @@ impl Definitions {
         Self { followed, senders, needed: Notify::new() }
     }
 
-    /// Follows the definitions until `shutdown`, once somebody needs them.
-    pub(crate) async fn run(self: Arc<Self>, client: Client, shutdown: Shutdown) {
-        // Cancel safe: a notice is kept.
-        tokio::select! {
-            () = self.needed.notified() => {}
-            () = shutdown.cancelled() => return,
-        }
-        let path = Metadata::url_path(&(), None);
-        let writer = Writer::of(&self.followed);
-        Source::new(client, path, Query::all(), writer).of(Importance::Aid).run(shutdown).await;
+    /// Waits until somebody needs them to be followed. Cancel safe.
+    pub(crate) async fn needed(&self) {
+        self.needed.notified().await;
     }
 
-    /// Plays the server.
-    #[cfg(test)]
+    /// The side of whoever follows them.
     pub(crate) fn writer(&self) -> Writer<Metadata> {
         Writer::of(&self.followed)
     }

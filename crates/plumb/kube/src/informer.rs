@@ -293,9 +293,7 @@ impl<K: Resource + Send + Sync + 'static> Writer<K> {
     }
 
     /// Takes a new version of an object.
-    pub(crate) fn apply(&self, mut object: K) {
-        // Nobody reads field ownership from a view, and it is often half of an object.
-        object.meta_mut().managed_fields = None;
+    pub(crate) fn apply(&self, object: K) {
         self.forgive(&ObjectKey::of(&object));
         self.show(Arc::new(object));
     }

@@ -1,7 +1,7 @@
 //! Metrics of informers, read from their views when they are asked for.
 
 use crate::informer::Synced;
-use crate::informers::{Inner, Registered};
+use crate::roll::{Listed, Roll};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 10;
 /// Metrics of all informers of a role. Clones share them.
 #[derive(Clone, Default)]
 pub struct InformerMetrics {
-    of: Arc<Mutex<Vec<Weak<Inner>>>>,
+    of: Arc<Mutex<Vec<Weak<Roll>>>>,
 }
 
 impl fmt::Debug for InformerMetrics {
@@ -53,17 +53,17 @@ impl InformerMetrics {
         registry.sub_registry_with_prefix("informer").register_collector(Box::new(self.clone()));
     }
 
-    pub(crate) fn watch(&self, informers: Weak<Inner>) {
+    pub(crate) fn watch(&self, roll: Weak<Roll>) {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         of.retain(|one| one.strong_count() > 0);
-        of.push(informers);
+        of.push(roll);
     }
 
     fn read(&self) -> (BTreeMap<Name, Figures>, BTreeSet<(String, String)>) {
         let (mut figures, mut named) = (BTreeMap::<Name, Figures>::new(), BTreeSet::new());
         let of = self.of.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for inner in of.iter().filter_map(Weak::upgrade) {
-            inner.each(|Registered { synced, selector, count }| {
+        for roll in of.iter().filter_map(Weak::upgrade) {
+            roll.each(|Listed { synced, selector, count }| {
                 let name = Name { path: synced.path().to_owned(), selector: selector.clone() };
                 figures.entry(name).or_default().add(synced, count());
                 for (key, _) in synced.unreadable().into_iter().take(NAMED_MAX) {

@@ -1,11 +1,12 @@
 //! The registry that shares informers and starts them in one place.
 
-use crate::definitions::Definitions;
+use crate::definitions::{Definitions, Metadata};
 use crate::error::InformerError;
 use crate::informer::{Informer, Synced, Writer};
 use crate::informer_metrics::InformerMetrics;
 use crate::query::Query;
-use crate::watch::Source;
+use crate::roll::{Listed, Roll};
+use crate::watch::{Importance, Source};
 use ambit_runtime::Shutdown;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -29,31 +30,17 @@ pub struct Informers {
     inner: Arc<Inner>,
 }
 
-pub(crate) struct Inner {
+struct Inner {
     client: Client,
     definitions: Arc<Definitions>,
+    roll: Arc<Roll>,
     state: Mutex<State>,
-}
-
-/// An informer without the type of its objects.
-pub(crate) struct Registered {
-    pub(crate) synced: Synced,
-    pub(crate) selector: String,
-    pub(crate) count: Box<dyn Fn() -> usize + Send>,
-}
-
-impl Inner {
-    /// Looks at every informer.
-    pub(crate) fn each(&self, look: impl FnMut(&Registered)) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).registered.iter().for_each(look);
-    }
 }
 
 #[derive(Default)]
 struct State {
     shared: HashMap<(TypeId, String, Query), Box<dyn Any + Send>>,
     waiting: Vec<Starter>,
-    registered: Vec<Registered>,
     tasks: JoinSet<()>,
 }
 
@@ -69,17 +56,17 @@ impl Informers {
     /// An empty registry on this client.
     pub fn new(client: Client) -> Self {
         let definitions = Arc::new(Definitions::new());
-        let follow = definitions.clone();
-        let of_definitions = client.clone();
-        let starter: Starter = Box::new(move |shutdown| Box::pin(follow.run(of_definitions, shutdown)));
+        let (of_follower, followed) = (client.clone(), definitions.clone());
+        let starter: Starter = Box::new(|shutdown| Box::pin(follow(of_follower, followed, shutdown)));
         let state = State { waiting: vec![starter], ..State::default() };
-        Self { inner: Arc::new(Inner { client, definitions, state: Mutex::new(state) }) }
+        let roll = Arc::default();
+        Self { inner: Arc::new(Inner { client, definitions, roll, state: Mutex::new(state) }) }
     }
 
     /// Shows all that are asked for in these metrics.
     #[must_use]
     pub fn measured_by(self, metrics: &InformerMetrics) -> Self {
-        metrics.watch(Arc::downgrade(&self.inner));
+        metrics.watch(Arc::downgrade(&self.inner.roll));
         self
     }
 
@@ -117,7 +104,7 @@ impl Informers {
         let writer = Writer::of(&informer);
         let counted = informer.clone();
         let count = Box::new(move || counted.count());
-        state.registered.push(Registered { synced: informer.synced(), selector: query.selector(), count });
+        self.inner.roll.add(Listed { synced: informer.synced(), selector: query.selector(), count });
         let source = Source::new(self.inner.client.clone(), path, query, writer)
             .defined_by(self.inner.definitions.of::<K>(&kind));
         state.waiting.push(Box::new(move |shutdown| Box::pin(source.run(shutdown))));
@@ -131,13 +118,13 @@ impl Informers {
     /// # Errors
     /// `shutdown` came first, or an informer's task has panicked.
     pub async fn run_and_wait(&self, shutdown: &Shutdown) -> Result<(), InformerError> {
-        let synced = {
+        {
             let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
             for start in std::mem::take(&mut state.waiting) {
                 state.tasks.spawn(stop_on_panic(start(shutdown.clone()), shutdown.clone()));
             }
-            state.registered.iter().map(|one| one.synced.clone()).collect::<Vec<_>>()
-        };
+        }
+        let synced = self.inner.roll.synced();
         let mut complaints = tokio::time::interval(COMPLAINT_INTERVAL);
         complaints.tick().await;
         for one in &synced {
@@ -156,9 +143,7 @@ impl Informers {
 
     /// The informers that have not synced yet; each tells why, if it knows.
     pub fn missing(&self) -> Vec<Synced> {
-        let state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = state.registered.iter().filter(|one| !one.synced.is_synced());
-        missing.map(|one| one.synced.clone()).collect()
+        self.inner.roll.synced().into_iter().filter(|one| !one.is_synced()).collect()
     }
 
     fn missing_text(&self) -> String {
@@ -186,6 +171,18 @@ impl Informers {
         }
         outcome
     }
+}
+
+/// Follows the definitions of custom kinds until shutdown, once an informer needs them.
+async fn follow(client: Client, definitions: Arc<Definitions>, shutdown: Shutdown) {
+    // Cancel safe: a notice is kept.
+    tokio::select! {
+        () = definitions.needed() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let path = Metadata::url_path(&(), None);
+    let source = Source::new(client, path, Query::all(), definitions.writer()).of(Importance::Aid);
+    source.run(shutdown).await;
 }
 
 /// A view that no longer moves is worse than a stopped process: a panic in a handler stops everything.

@@ -1,5 +1,6 @@
-//! Which objects of a kind an informer holds.
+//! Which objects of a kind an informer holds, and how much of them.
 
+use crate::keep::Keep;
 use kube::api::{ListParams, WatchParams};
 
 /// Objects per page of a list, as client-go asks for: bounds what one answer makes the server encode.
@@ -8,12 +9,13 @@ pub(crate) const PAGE_OBJECTS: u32 = 500;
 /// Seconds after which the server ends a watch by itself; its silence past this means a dead connection.
 pub(crate) const WATCH_SECONDS: u32 = 290;
 
-/// Which objects of a kind an informer holds. Equal queries share one informer.
+/// Which objects of a kind an informer holds, and which of their fields. Equal queries share one informer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Query {
     namespace: Option<String>,
     labels: Option<String>,
     fields: Option<String>,
+    keep: Keep,
 }
 
 impl Query {
@@ -41,6 +43,18 @@ impl Query {
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.fields = Some(selector.into());
         self
+    }
+
+    /// Holds only these fields of each object.
+    #[must_use]
+    pub fn keep(mut self, keep: Keep) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// The fields that are held.
+    pub(crate) fn kept(&self) -> &Keep {
+        &self.keep
     }
 
     /// The namespace this is limited to.

@@ -193,7 +193,7 @@ where
         self.writer.set_trouble(None);
         let idle = watch_duration() + WATCH_GRACE;
         while let Some(line) = lines.next(idle).await? {
-            let seen = self.take(decode::event::<K>(line)?)?;
+            let seen = self.take(decode::event::<K>(line, self.query.kept())?)?;
             if *revision != seen {
                 *revision = seen;
                 self.pace.progressed();

@@ -76,7 +76,7 @@ where
         let mut state = Partial::default();
         loop {
             let Some(line) = lines.next(STATE_SILENCE_MAX).await? else { return Err(WatchError::StateCut) };
-            match decode::event::<K>(line)? {
+            match decode::event::<K>(line, self.query.kept())? {
                 Event::Bookmark { resource_version, ends_state: true } => {
                     self.accept(state.objects.into_values().collect(), state.unreadable);
                     return Ok((resource_version, lines));
@@ -113,7 +113,7 @@ where
         loop {
             let continued = token.is_some();
             let page = match self.page(limit, token).await {
-                Ok(page) => decode::page::<K>(&page)?,
+                Ok(page) => decode::page::<K>(&page, self.query.kept())?,
                 // The list took longer than the server keeps its revision: now all at once.
                 Err(error) if continued && error.code() == Some(410) => {
                     (token, limit) = (None, None);
