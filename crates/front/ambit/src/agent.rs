@@ -1,5 +1,7 @@
 //! `ambit agent`: the role, and the operator's commands for a node.
 
+mod removal;
+
 use crate::kubeconfig::connect;
 use crate::{agent_check, cli, roles};
 use ambit_agent::install;
@@ -8,6 +10,7 @@ use ambit_names::annotation;
 use ambit_runtime::{Readiness, Shutdown};
 use anyhow::{Context as _, Result, anyhow, bail};
 use kube::api::{Api, ListParams};
+use removal::Watched;
 use std::time::Duration;
 
 /// Time for the agent to find the pods of its node before they are released.
@@ -35,8 +38,35 @@ pub(crate) async fn run(args: cli::Agent, confined: Option<ambit_agent::Settings
         None => {
             let settings = confined.context("the agent was not confined")?;
             let client = connect(args.connection.kubeconfig.as_deref()).await?;
-            roles::alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
+            match args.removed_with {
+                Some(set) => run_until_removed(settings, client, set).await,
+                None => {
+                    roles::alone(|readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await
+                }
+            }
         }
+    }
+}
+
+/// Runs the agent; if it is removed for good when it is asked to stop, it releases all pods and takes the plugin away.
+async fn run_until_removed(
+    mut settings: ambit_agent::Settings,
+    client: kube::Client,
+    set: cli::SetName,
+) -> Result<()> {
+    let watched = Watched::new(client.clone(), set).await?;
+    let removal = Shutdown::new();
+    settings.removal = Some(removal.clone());
+    let install = settings.install.clone();
+    let ask = async || {
+        if watched.is_removed().await {
+            removal.cancel();
+        }
+    };
+    roles::alone_until(ask, |readiness, stop| ambit_agent::run(settings, client, readiness, stop)).await?;
+    match install {
+        Some(install) if removal.is_cancelled() => take_away(&install),
+        _ => Ok(()),
     }
 }
 
@@ -74,7 +104,6 @@ fn enablement(text: &str) -> Result<ambit_agent::Selectors> {
 }
 
 /// Releases all pods, verifies it, and only then takes the plugin away, so that none is left behind captured.
-#[expect(clippy::print_stdout, reason = "what was removed is what an operator wants to know")]
 async fn uninstall(args: &cli::Agent) -> Result<()> {
     let install = roles::install_settings(&args.cni)?;
     let settings = ambit_agent::Settings { release_on_stop: true, ..settings(args)? };
@@ -88,7 +117,13 @@ async fn uninstall(args: &cli::Agent) -> Result<()> {
             left.join(", ")
         );
     }
-    let removed = install::uninstall(&install)?;
+    take_away(&install)
+}
+
+/// Takes the plugin and its entry away.
+#[expect(clippy::print_stdout, reason = "what was removed is what an operator wants to know")]
+fn take_away(install: &install::Settings) -> Result<()> {
+    let removed = install::uninstall(install)?;
     for path in removed.configurations {
         println!("took the plugin out of {}", path.display());
     }

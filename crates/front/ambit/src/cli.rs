@@ -1,5 +1,9 @@
 //! The command line.
 
+mod set_name;
+
+pub(crate) use set_name::SetName;
+
 use ambit_names::{cluster, mesh, path, port};
 use ambit_runtime::logging::LogFormat;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -381,6 +385,10 @@ pub(crate) struct Agent {
     /// Release all pods at the end instead of leaving them captured for the next agent.
     #[arg(long)]
     pub(crate) release_on_stop: bool,
+    /// Uninstall at the stop if this DaemonSet, to which the agent belongs, is gone or being deleted: release all pods, and take
+    /// the plugin and its entry away.
+    #[arg(long, conflicts_with = "release_on_stop", value_name = "NAMESPACE/NAME")]
+    pub(crate) removed_with: Option<SetName>,
     /// Which pods are captured, in place of the label istio.io/dataplane-mode: a YAML list of {podSelector,
     /// namespaceSelector}.
     #[arg(long, env = "AMBIENT_ENABLEMENT_SELECTOR", value_name = "YAML")]

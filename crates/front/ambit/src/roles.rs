@@ -146,6 +146,18 @@ where
     F: Future<Output = Result<(), E>>,
     E: Into<anyhow::Error>,
 {
+    alone_until(async || {}, run).await
+}
+
+/// The same, with something to be done between the signal and the stop.
+pub(crate) async fn alone_until<F, E>(
+    before: impl AsyncFnOnce(),
+    run: impl FnOnce(Readiness, Shutdown) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<(), E>>,
+    E: Into<anyhow::Error>,
+{
     let shutdown = Shutdown::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -155,6 +167,7 @@ where
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    before().await;
     shutdown.cancel();
     role.await.map_err(Into::into)
 }

@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::work::{Context, Entry};
 use ambit_cni_conf::{Answer, Event};
 use ambit_kube::{ObjectKey, Queue};
+use ambit_node_plan::enroll::{Redirection, redirection};
 use ambit_runtime::Shutdown;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -147,8 +148,12 @@ impl Enroller {
 }
 
 impl Owner {
-    /// Works until `shutdown`, finishes what it has begun, and releases all pods if told so.
-    pub(crate) async fn run(mut self, on_stop: OnStop, shutdown: Shutdown) -> Result<(), Error> {
+    /// Works until `shutdown`, finishes what it has begun, and releases all pods if `on_stop` then says so.
+    pub(crate) async fn run(
+        mut self,
+        on_stop: impl FnOnce() -> OnStop,
+        shutdown: Shutdown,
+    ) -> Result<(), Error> {
         while !shutdown.is_cancelled() {
             self.metrics.set_pods(self.entries.len());
             // All branches are cancel safe: finished work stays in `running`.
@@ -164,7 +169,7 @@ impl Owner {
         while let Some((key, entry)) = self.running.next().await {
             entry.into_iter().for_each(|entry| drop(self.entries.insert(key.clone(), entry)));
         }
-        match on_stop {
+        match on_stop() {
             OnStop::Keep => Ok(()),
             OnStop::Release => self.release_all().await,
         }
@@ -252,25 +257,35 @@ impl Owner {
         }
     }
 
-    /// The host first: it is the one thing that outlives the pods. Then all pods at once.
+    /// The host first: it is the one thing that outlives the pods. Then all pods at once, also those that an agent before this
+    /// one captured and this one has not found so far.
     async fn release_all(&mut self) -> Result<(), Error> {
         self.context.probes.uninstall().await?;
         if let Some(quarantine) = &self.context.quarantine {
             quarantine.uninstall().await?;
         }
-        let pods: HashSet<ObjectKey> = self.entries.keys().cloned().collect();
         let context = &self.context;
-        let all = self.entries.drain().map(|(key, entry)| async move {
-            let Some(pod) = context.pods.by_key(&key) else { return };
-            if let (_, Err(error)) = context.release(&pod, Some(entry)).await {
-                tracing::warn!(pod = %key, error = %with_causes(&error), "could not release a pod completely");
-            }
+        let mut entries = std::mem::take(&mut self.entries);
+        let captured = context.pods.list().into_iter().filter_map(|pod| {
+            let key = ObjectKey::of(&*pod);
+            let entry = entries.remove(&key);
+            let is_captured = entry.is_some() || redirection(&pod) != Redirection::None;
+            is_captured.then_some((key, pod, entry))
         });
-        let all: FuturesUnordered<_> = all.collect();
-        let ended = tokio::time::timeout(RELEASE_DEADLINE, all.collect::<Vec<()>>()).await;
-        tracing::info!(pods = pods.len(), "released all pods");
-        ended
-            .map(drop)
-            .map_err(|_| Error::Deadline { what: "releasing all pods".into(), limit: RELEASE_DEADLINE })
+        let all: FuturesUnordered<_> = captured
+            .map(|(key, pod, entry)| async move {
+                let error = context.release_for_good(&pod, entry.as_ref()).await.err()?;
+                tracing::warn!(pod = %key, error = %with_causes(&error), "could not release a pod");
+                Some(key.to_string())
+            })
+            .collect();
+        let pods = all.len();
+        let ended = tokio::time::timeout(RELEASE_DEADLINE, all.collect::<Vec<_>>()).await;
+        let ended = ended
+            .map_err(|_| Error::Deadline { what: "releasing all pods".into(), limit: RELEASE_DEADLINE })?;
+        let mut left: Vec<String> = ended.into_iter().flatten().collect();
+        left.sort();
+        tracing::info!(pods = pods - left.len(), "released all pods");
+        if left.is_empty() { Ok(()) } else { Err(Error::StillCaptured { pods: left }) }
     }
 }

@@ -134,6 +134,12 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// Pods could not be released at the stop.
+    #[error("pods are still captured: {}; delete them, or uninstall again", pods.join(", "))]
+    StillCaptured {
+        /// `namespace/name` of each.
+        pods: Vec<String>,
+    },
     /// A file of the CNI configuration or the plugin cannot be read or written.
     #[error("cannot {attempt} {}", path.display())]
     File {

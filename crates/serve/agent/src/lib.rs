@@ -29,6 +29,7 @@ pub use error::Error;
 pub use run::run;
 pub use status::{NodeStatus, PODS_PATH, PodStatus};
 
+use ambit_runtime::Shutdown;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ pub struct Settings {
     pub probe_uid: u32,
     /// Whether a clean stop releases all pods; otherwise they stay captured.
     pub release_on_stop: bool,
+    /// Cancelled before the stop, it makes that stop release all pods: the agent is removed for good.
+    pub removal: Option<Shutdown>,
     /// What becomes of running pods that are to be captured, while they are not.
     pub uncaptured: Uncaptured,
     /// Where the plugin and its entry are kept in place; none leaves that to somebody else.
@@ -82,6 +85,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether a stop at this moment releases all pods.
+    fn releases(&self) -> bool {
+        self.release_on_stop || self.removal.as_ref().is_some_and(Shutdown::is_cancelled)
+    }
+
     /// The settings of a node with the field's usual paths and ports.
     pub fn new(node_name: impl Into<String>) -> Self {
         use ambit_names::{mesh, path, port};
@@ -101,6 +109,7 @@ impl Settings {
             metrics: local(port::METRICS),
             probe_uid: 0,
             release_on_stop: false,
+            removal: None,
             uncaptured: Uncaptured::KeptOff,
             install: None,
             mounts: None,

@@ -86,7 +86,8 @@ pub async fn run(
             let queue = Queue::new("enroll pods");
             let (enroller, owner) = enroll::new(context, restored, refused, queue.clone(), metrics.clone());
             feed(&queue, &pods, &namespaces, &metrics);
-            let on_stop = if settings.release_on_stop { OnStop::Release } else { OnStop::Keep };
+            let at_stop = settings.clone();
+            let on_stop = move || if at_stop.releases() { OnStop::Release } else { OnStop::Keep };
             spawn_owner(&mut tasks, owner, on_stop, last.clone());
             spawn_work(&mut tasks, enroller, queue, events, metrics);
             gate.open();
@@ -101,7 +102,7 @@ pub async fn run(
             let stopped = stop.is_cancelled();
             stop.cancel();
             last.cancel();
-            if settings.release_on_stop {
+            if settings.releases() {
                 withdraw(&probes, &host).await?;
             }
             if stopped { Ok(()) } else { Err(error) }
@@ -126,7 +127,12 @@ fn watched(informers: &Informers, node: &str) -> (Informer<Pod>, Informer<Namesp
 }
 
 /// The owner of enrolled pods; `last` is cancelled when it has ended.
-fn spawn_owner(tasks: &mut TaskGroup<Error>, owner: enroll::Owner, on_stop: OnStop, last: Shutdown) {
+fn spawn_owner(
+    tasks: &mut TaskGroup<Error>,
+    owner: enroll::Owner,
+    on_stop: impl FnOnce() -> OnStop + Send + 'static,
+    last: Shutdown,
+) {
     let stop = tasks.shutdown().clone();
     tasks.spawn("enrolled pods", async move {
         let _last = last.drop_guard();

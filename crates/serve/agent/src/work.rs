@@ -406,6 +406,23 @@ impl Context {
     }
 
     async fn try_release(&self, pod: &Pod, entry: Option<&Entry>) -> Result<(), Error> {
+        self.undo(pod, entry).await?;
+        self.annotate(&Identity::of(pod), None).await
+    }
+
+    /// The release by an agent that is removed: the API server may not listen to it any more, and nobody is misled by an
+    /// annotation for long who finds nobody behind it.
+    pub(crate) async fn release_for_good(&self, pod: &Pod, entry: Option<&Entry>) -> Result<(), Error> {
+        self.undo(pod, entry).await?;
+        let identity = Identity::of(pod);
+        if let Err(error) = self.annotate(&identity, None).await {
+            tracing::warn!(pod = %identity.key, error = %with_causes(&error), "a released pod stays annotated");
+        }
+        Ok(())
+    }
+
+    /// Undoes an enrollment on the node: probes, rules and routes, hand-over.
+    async fn undo(&self, pod: &Pod, entry: Option<&Entry>) -> Result<(), Error> {
         let identity = Identity::of(pod);
         let addresses = enroll::addresses(pod);
         self.probes.set(&identity.uid, &[]).await?;
@@ -419,8 +436,7 @@ impl Context {
             let key = identity.key.clone();
             blocking("removing packet rules", move || capture::remove(&key, &netns)).await?;
         }
-        self.handover.remove(&identity.uid).await?;
-        self.annotate(&identity, None).await
+        self.handover.remove(&identity.uid).await
     }
 
     /// A pod that is gone: its namespace goes with it.

@@ -105,7 +105,7 @@ fn the_manifest_is_accepted_and_gives_the_agent_all_that_it_needs_and_no_more() 
         let mut agent = Command::new("setpriv");
         let bounding: Vec<String> = given.iter().map(|name| format!("+{}", name.to_lowercase())).collect();
         agent.arg(format!("--bounding-set=-all,{}", bounding.join(",")));
-        let agent = lab.start(agent, &agent_s).await;
+        let agent = lab.start(agent, &agent_s, &[]).await;
         crate::check_confined(&agent);
         let net = lab.make_pod_net();
         let before = state(&net.netns);

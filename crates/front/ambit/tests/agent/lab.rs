@@ -199,12 +199,12 @@ impl Lab {
 
     /// A running agent that is ready.
     pub(crate) async fn start_agent(&self) -> Program {
-        self.start(Command::new("env"), &self.at("kubeconfig")).await
+        self.start(Command::new("env"), &self.at("kubeconfig"), &[]).await
     }
 
-    /// The same, started by another program that becomes it, with another kubeconfig.
-    pub(crate) async fn start(&self, by: Command, kubeconfig: &Path) -> Program {
-        let agent = Program::start(&mut self.agent_of(by, kubeconfig));
+    /// The same, started by another program that becomes it, with another kubeconfig and more flags.
+    pub(crate) async fn start(&self, by: Command, kubeconfig: &Path, flags: &[&str]) -> Program {
+        let agent = Program::start(self.agent_of(by, kubeconfig).args(flags));
         until("the agent is ready", async || self.get(8000, "/readyz").await.0 == 200).await;
         agent
     }

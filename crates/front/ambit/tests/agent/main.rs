@@ -5,6 +5,7 @@
 
 mod deployment;
 mod lab;
+mod removal;
 mod status;
 
 use kube::api::DeleteParams;

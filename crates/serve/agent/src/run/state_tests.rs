@@ -1,7 +1,7 @@
 //! What the agent shows of pods, and what it does while it cannot capture one.
 
 use super::tests::{Cluster, Proxy, create, get, until};
-use crate::fixture::{PodNet, shell};
+use crate::fixture::{PodNet, shell, state};
 use crate::status::{NodeStatus, PodStatus};
 use ambit_api::core::v1::{Event, Pod};
 use ambit_linux::netns::NetNs;
@@ -162,4 +162,37 @@ async fn a_static_pod_is_known_by_the_uid_that_its_runtime_uses() {
     // Its process, whose control group carries the same UID, is found.
     cluster.label_namespace(Some("ambient")).await;
     cluster.until_redirection("web-n1", Some("enabled")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inv_06_an_agent_that_is_removed_releases_what_it_captured_and_what_it_has_not_found_yet() {
+    let mut cluster = Cluster::new(Some("ambient")).await;
+    let (net, lost) = (cluster.node.add_pod(), cluster.node.add_pod());
+    let (before, lost_before) = (state(&net.netns), state(&lost.netns));
+    let agent = cluster.started().await;
+    let proxy = Proxy::connect(&cluster);
+    let (web, db) = (cluster.create_pod("web").await, cluster.create_pod("db").await);
+    assert_eq!(cluster.add(&web, &net).await.0, 200);
+    assert_eq!(cluster.add(&db, &lost).await.0, 200);
+    // The process of the one is found at the next start; that of the other is not.
+    cluster.report_running(&web, &net).await;
+    cluster.report_address(&db, &lost).await;
+    drop(proxy);
+    agent.stop().await;
+    let removal = ambit_runtime::Shutdown::new();
+    cluster.settings.removal = Some(removal.clone());
+    cluster.started().await.stop().await;
+    assert!(state(&net.netns).contains("istio-ambient-nat"), "a stop that is no removal leaves everything");
+    let agent = cluster.started().await;
+    removal.cancel();
+    let error = crate::error::with_causes(&agent.stop_with_error().await);
+    assert!(error.contains("pods are still captured: shop/db; delete them"), "{error}");
+    assert_eq!(state(&net.netns), before);
+    assert_ne!(state(&lost.netns), lost_before);
+    assert!(!cluster.host_state().contains("istio-"), "{}", cluster.host_state());
+    // Its process shows up: now it is released too.
+    std::fs::remove_dir_all(cluster.settings.proc_root.join("4711")).unwrap();
+    cluster.report_running(&db, &lost).await;
+    cluster.started().await.stop().await;
+    assert_eq!(state(&lost.netns), lost_before);
 }

@@ -51,6 +51,11 @@ impl Agent {
         tokio::time::timeout(LIMIT, self.task).await.expect("it stops").unwrap().unwrap();
     }
 
+    pub(super) async fn stop_with_error(self) -> Error {
+        self.shutdown.cancel();
+        tokio::time::timeout(LIMIT, self.task).await.expect("it stops").unwrap().unwrap_err()
+    }
+
     /// What a killed agent leaves: nothing is cleaned up.
     async fn kill(self) {
         self.task.abort();
