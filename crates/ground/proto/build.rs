@@ -1,7 +1,7 @@
 //! Compiles the protocol files with protox, so that no protoc is needed.
 
 /// The protocol files, each compiled into its package's module.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "workload.proto",
     "authorization.proto",
     "zds.proto",
@@ -9,6 +9,7 @@ const FILES: [&str; 7] = [
     "discovery.proto",
     "status.proto",
     "cri.proto",
+    "etcd.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -273,7 +273,7 @@ impl<V: Clone, C: Default> Store<V, C> {
     ) -> Result<Arc<Event<V, C>>, Conflict> {
         let old = self.expected(&key, expect)?;
         let value = make(self.head + 1);
-        Ok(self.append(key, old, Some(value)))
+        Ok(self.append(self.head + 1, key, old, Some(value)))
     }
 
     /// Removes an object. Not visible to readers before [`Store::publish`].
@@ -282,9 +282,24 @@ impl<V: Clone, C: Default> Store<V, C> {
     /// The object is not what `expect` says; an absent object cannot be removed.
     pub fn delete(&mut self, key: Key, expect: Expect) -> Result<Arc<Event<V, C>>, Conflict> {
         match self.expected(&key, expect)? {
-            Some(old) => Ok(self.append(key, Some(old), None)),
+            Some(old) => Ok(self.append(self.head + 1, key, Some(old), None)),
             None => Err(Conflict::Missing { key }),
         }
+    }
+
+    /// Takes up a write that has happened elsewhere, at its revision: visible at once. `None` when it changes nothing, as
+    /// the deletion of an absent object, or is not newer than the store.
+    pub fn follow(&mut self, revision: Revision, key: Key, value: Option<V>) -> Option<Arc<Event<V, C>>> {
+        if revision <= self.head {
+            return None;
+        }
+        let old = self.head(&key);
+        if old.is_none() && value.is_none() {
+            return None;
+        }
+        let event = self.append(revision, key, old, value);
+        self.publish(revision);
+        Some(event)
     }
 
     /// Shows all writes up to `revision` to readers. Lower than before: no effect.
@@ -339,9 +354,14 @@ impl<V: Clone, C: Default> Store<V, C> {
         }
     }
 
-    fn append(&mut self, key: Key, old: Option<Version<V>>, new: Option<V>) -> Arc<Event<V, C>> {
-        self.head += 1;
-        let revision = self.head;
+    fn append(
+        &mut self,
+        revision: Revision,
+        key: Key,
+        old: Option<Version<V>>,
+        new: Option<V>,
+    ) -> Arc<Event<V, C>> {
+        self.head = revision;
         self.slots(&key).push(Slot { revision, value: new.clone() });
         self.order.push_back((revision, key.clone()));
         let event = Arc::new(Event { revision, key, old, new, cache: C::default() });
@@ -355,7 +375,11 @@ impl<V: Clone, C: Default> Store<V, C> {
         event
     }
 
-    fn expected(&self, key: &Key, expect: Expect) -> Result<Option<Version<V>>, Conflict> {
+    /// The newest state of an object for a writer who expects something of it.
+    ///
+    /// # Errors
+    /// The object is not what `expect` says.
+    pub fn expected(&self, key: &Key, expect: Expect) -> Result<Option<Version<V>>, Conflict> {
         match (self.head(key), expect) {
             (None, Expect::Absent) => Ok(None),
             (Some(_), Expect::Absent) => Err(Conflict::Exists { key: key.clone() }),

@@ -1,8 +1,10 @@
 //! The command line.
 
 mod set_name;
+mod store;
 
 pub(crate) use set_name::SetName;
+pub(crate) use store::Store;
 
 use ambit_names::{cluster, mesh, path, port};
 use ambit_runtime::logging::LogFormat;
@@ -205,6 +207,8 @@ pub(crate) struct Apiserver {
     /// Folder of the objects and certificates. Without it, all is kept in memory and lost at the end.
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: Store,
     /// Address and port.
     #[arg(long, default_value_t = SocketAddr::from(([127, 0, 0, 1], port::API_SERVER)), value_name = "ADDR:PORT")]
     pub(crate) listen: SocketAddr,

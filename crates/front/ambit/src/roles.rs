@@ -33,14 +33,18 @@ const CONF_DIR: &str = "/etc/cni/net.d";
 /// Runs the API server alone.
 pub(crate) async fn apiserver(args: cli::Apiserver) -> Result<()> {
     let names = api_names(&args.network, args.listen, &[]);
-    let (pki, storage) = match &args.state {
-        Some(state) => {
+    let etcd = args.store.etcd().map_err(|fault| anyhow!(fault))?;
+    let (pki, storage) = match (&args.state, etcd) {
+        (Some(state), Some(etcd)) => {
+            (ClusterPki::load_or_create(&state.join("pki"), &names)?, Storage::Etcd(etcd))
+        }
+        (Some(state), None) => {
             let objects = state.join("objects");
             std::fs::create_dir_all(&objects)
                 .with_context(|| format!("cannot make {}", objects.display()))?;
             (ClusterPki::load_or_create(&state.join("pki"), &names)?, Storage::Disk(objects))
         }
-        None => (ClusterPki::in_memory(&names)?, Storage::Memory),
+        (None, _) => (ClusterPki::in_memory(&names)?, Storage::Memory),
     };
     let settings = api_settings(storage, args.listen, None, pki.clone(), &args.network);
     let server = ApiServer::open(settings).await?;

@@ -9,6 +9,8 @@ mod packages {
 
 /// Incremental discovery (package `envoy.service.discovery.v3`).
 pub use packages::envoy::service::discovery::v3 as discovery;
+/// The store of clusters (package `etcdserverpb`).
+pub use packages::etcdserverpb as etcd;
 /// Error details (package `google.rpc`).
 pub use packages::google::rpc;
 /// Authorization policies (package `istio.security`).

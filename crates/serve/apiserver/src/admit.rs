@@ -8,16 +8,24 @@ mod secret;
 mod service_account;
 
 use crate::cluster::Cluster;
+use crate::etcd::Unchanged;
 use crate::request::text;
 use crate::status::{Answer, Failure};
 use ambit_schema::ResourceType;
 use serde_json::Value;
 use tokio::sync::MutexGuard;
 
-pub(crate) use definition::{CLEANUP, DEFINITIONS, instances_of};
+pub(crate) use definition::{CLEANUP, instances_of};
 
-/// What must be held until the admitted object is written.
-pub(crate) type Held<'a> = Option<MutexGuard<'a, ()>>;
+/// What must hold until the admitted object is written.
+pub(crate) type Held<'a> = Option<Turn<'a>>;
+
+/// A turn at choosing something that no two objects may have.
+pub(crate) struct Turn<'a> {
+    _lock: MutexGuard<'a, ()>,
+    /// What the choice was made from.
+    pub(crate) unchanged: Unchanged,
+}
 
 /// Admits a new object, completing it.
 pub(crate) async fn create<'a>(

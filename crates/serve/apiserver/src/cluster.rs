@@ -9,24 +9,29 @@ use crate::status::{Answer, Failure};
 use crate::tokens::Tokens;
 use ambit_runtime::{Clock, Entropy};
 use ambit_schema::{Catalog, ResourceType};
-use ambit_store::{Key, Range};
+use ambit_store::{Key, Range, Revision};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use rand::Rng as _;
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
 
 /// Letters of generated names: no vowels, so no words. Source: apimachinery util/rand.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Length of a generated suffix. Source: apiserver storage/names.
 const SUFFIX_LENGTH: usize = 5;
 
+/// Collection of the definitions of custom resources.
+pub(crate) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+
 /// The state of the API server.
 pub(crate) struct Cluster {
     pub(crate) db: Database,
     catalog: ArcSwap<Catalog>,
-    /// Held while the catalog is made anew, so that an older one never replaces a newer one.
-    catalog_turn: std::sync::Mutex<()>,
+    /// Tells when definitions have changed. Held while the catalog is made anew, so that an older one never replaces a
+    /// newer one.
+    definitions: RwLock<watch::Receiver<Revision>>,
     pub(crate) rbac: Rbac,
     pub(crate) tokens: Tokens,
     pub(crate) metrics: Metrics,
@@ -48,36 +53,39 @@ pub(crate) struct Options {
 
 impl Cluster {
     pub(crate) fn new(db: Database, tokens: Tokens, options: Options) -> Self {
-        let cluster = Self {
+        let mut definitions = db.subscribe(&DEFINITIONS.into());
+        // What is stored already is news too.
+        definitions.mark_changed();
+        Self {
+            definitions: RwLock::new(definitions),
             rbac: Rbac::new(&db),
             db,
             catalog: ArcSwap::from_pointee(Catalog::builtin()),
-            catalog_turn: std::sync::Mutex::default(),
             tokens,
             metrics: Metrics::new(),
             clock: Clock,
             options,
             address_turn: tokio::sync::Mutex::default(),
-        };
-        cluster.refresh_catalog();
-        cluster
+        }
     }
 
-    /// The kinds that are served now.
+    /// The kinds that are served now: as soon as a write of a definition has been answered, those that it makes.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
-        self.catalog.load_full()
-    }
-
-    /// Makes the catalog anew from the stored definitions.
-    pub(crate) fn refresh_catalog(&self) {
-        let _turn = self.catalog_turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let definitions = self.values("apiextensions.k8s.io/customresourcedefinitions", None);
-        let (catalog, problems) = self.catalog.load().with_crds(&definitions);
+        let definitions = self.definitions.read().unwrap_or_else(PoisonError::into_inner);
+        if !definitions.has_changed().unwrap_or(true) {
+            return self.catalog.load_full();
+        }
+        drop(definitions);
+        let mut definitions = self.definitions.write().unwrap_or_else(PoisonError::into_inner);
+        // Marked as seen before they are read: what comes later marks them again.
+        definitions.mark_unchanged();
+        let (catalog, problems) = self.catalog.load().with_crds(&self.values(DEFINITIONS, None));
         for problem in problems.iter().filter(|p| p.fatal) {
             tracing::warn!(definition = %problem.definition, reason = %problem.reason, message = %problem.message,
                 "definition is not served");
         }
         self.catalog.store(Arc::new(catalog));
+        self.catalog.load_full()
     }
 
     /// A built-in kind that the server itself relies on.

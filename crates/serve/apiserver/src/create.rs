@@ -4,10 +4,11 @@ use crate::admit;
 use crate::answer::{self, Body, View};
 use crate::cluster::Cluster;
 use crate::escalation;
+use crate::memory::WriteError;
 use crate::metadata::{self, Birth};
 use crate::object::Object;
 use crate::ownership::{Author, Record};
-use crate::request::{Call, Effect, Target, collection, text};
+use crate::request::{Call, Effect, Target, text};
 use crate::status::{Answer, Failure};
 use ambit_schema::{Decoded, FieldValidation, Parsed, ResourceType};
 use ambit_store::{Conflict, Expect};
@@ -15,10 +16,10 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use crate::database::WriteError;
-
 /// Tries to find a free generated name. Source: apiserver registry/generic, since 1.30.
 const GENERATED_NAME_TRIES: usize = 8;
+/// Tries under a given name, when servers side by side choose addresses at the same time.
+const OVERTAKEN_TRIES: usize = 20;
 
 /// Answers a POST to a collection.
 pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
@@ -72,18 +73,14 @@ pub(crate) async fn create_object(
     (effect, record): (Effect, &Record),
 ) -> Answer<Arc<Object>> {
     let generated = text(&value, "/metadata/name").is_empty();
-    let mut tries = if generated { GENERATED_NAME_TRIES } else { 1 };
+    let mut tries = if generated { GENERATED_NAME_TRIES } else { OVERTAKEN_TRIES };
     loop {
         tries -= 1;
         let (name, outcome) = attempt(cluster, target, value.clone(), (effect, record)).await?;
         match outcome {
-            Ok(object) => {
-                if &*collection(&target.kind) == admit::DEFINITIONS {
-                    cluster.refresh_catalog();
-                }
-                return Ok(object);
-            }
-            Err(WriteError::Conflict(Conflict::Exists { .. })) if tries > 0 => {}
+            Ok(object) => return Ok(object),
+            Err(WriteError::Conflict(Conflict::Exists { .. })) if generated && tries > 0 => {}
+            Err(WriteError::Overtaken(_)) if tries > 0 => {}
             Err(WriteError::Conflict(Conflict::Exists { .. })) if generated => {
                 return Err(Failure::already_exists(&target.kind, &name).retry_after(1));
             }
@@ -112,7 +109,7 @@ async fn attempt(
     kind.default(&mut value);
     // What admission adds belongs to nobody.
     record.settle(cluster, kind, (&mut value, None), start);
-    let _held = admit::create(cluster, kind, &mut value).await?;
+    let held = admit::create(cluster, kind, &mut value).await?;
     kind.default(&mut value);
     let faults = kind.validate_create(&value);
     if !faults.is_empty() {
@@ -124,7 +121,11 @@ async fn attempt(
         let exists = cluster.db.head(&key).map(|_| WriteError::Conflict(Conflict::Exists { key }));
         return Ok((name, exists.map_or_else(|| Ok(Object::written(value, 0)), Err)));
     }
-    let written = cluster.db.put(key, Expect::Absent, |revision| Object::written(value, revision)).await;
+    let make = |revision| Object::written(value, revision);
+    let written = match &held {
+        Some(turn) => cluster.db.put_while(&turn.unchanged, (key, Expect::Absent), make).await,
+        None => cluster.db.put(key, Expect::Absent, make).await,
+    };
     Ok((name, written.map(|event| event.new.clone().expect("a put leaves a value"))))
 }
 

@@ -2,8 +2,8 @@
 
 use crate::admit;
 use crate::answer::{self, Body};
-use crate::cluster::{Cluster, seconds_text};
-use crate::database::WriteError;
+use crate::cluster::{Cluster, DEFINITIONS, seconds_text};
+use crate::memory::WriteError;
 use crate::metadata;
 use crate::object::{Object, Stored};
 use crate::read;
@@ -207,7 +207,7 @@ async fn attempt(
         return Ok(cluster.db.durable(head.revision).await.map(|()| Deleted::Marked(head.value.clone())));
     }
     let put = cluster.db.put(key, expect, |revision| Object::written(new, revision)).await;
-    if put.is_ok() && &*collection(kind) == admit::DEFINITIONS {
+    if put.is_ok() && &*collection(kind) == DEFINITIONS {
         Box::pin(remove_instances(cluster, &target.name)).await;
     }
     Ok(put.map(|event| Deleted::Marked(event.new.clone().expect("a put leaves a value"))))
@@ -289,7 +289,7 @@ fn set_finalizers(cluster: &Cluster, kind: &ResourceType, options: &Options, new
             Policy::Orphan => finalizers.push(ORPHAN.into()),
         }
     }
-    if &*collection(kind) == admit::DEFINITIONS {
+    if &*collection(kind) == DEFINITIONS {
         finalizers.retain(|f| f != admit::CLEANUP);
         if !cluster.is_empty(&admit::instances_of(new)) {
             finalizers.push(admit::CLEANUP.into());
@@ -305,9 +305,6 @@ fn set_finalizers(cluster: &Cluster, kind: &ResourceType, options: &Options, new
 
 /// What follows from an object being gone.
 pub(crate) async fn after_removal(cluster: &Arc<Cluster>, kind: &Arc<ResourceType>) {
-    if &*collection(kind) == admit::DEFINITIONS {
-        cluster.refresh_catalog();
-    }
     if let Some(custom) = &kind.custom
         && cluster.is_empty(&collection(kind))
     {

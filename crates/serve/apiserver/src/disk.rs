@@ -17,6 +17,10 @@ const FORMAT: u64 = 1;
 /// Memory redb may use to cache pages; all reads are served from our own store, so a little is enough.
 const CACHE_BYTES: usize = 8 << 20;
 
+mod writer;
+
+pub(crate) use writer::Writer;
+
 /// An open database file.
 pub(crate) struct Disk {
     database: redb::Database,
@@ -70,6 +74,25 @@ pub enum DiskError {
     },
 }
 
+/// A file that was closed after a failed commit, and is as the commit before left it.
+struct Closed(PathBuf);
+
+impl Closed {
+    fn open(self) -> Result<Disk, (Self, DiskError)> {
+        Disk::open_file(&self.0).map_err(|error| (self, error))
+    }
+}
+
+impl DiskError {
+    /// Whether there is no room for what was to be written: the file is as it was, and other room may come.
+    fn is_full(&self) -> bool {
+        use std::io::ErrorKind;
+        let Self::Io { source, .. } = self else { return false };
+        let redb::Error::Io(error) = &**source else { return false };
+        matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    }
+}
+
 impl Disk {
     /// Opens or creates the file and reads all of it.
     pub(crate) fn open(path: &Path) -> Result<(Self, Saved<Arc<Object>>), DiskError> {
@@ -78,12 +101,20 @@ impl Disk {
             path: path.to_owned(),
             source: Box::new(redb::Error::Io(e)),
         })?;
+        let disk = Self::open_file(path)?;
+        let saved = disk.load()?;
+        Ok((disk, saved))
+    }
+
+    fn open_file(path: &Path) -> Result<Self, DiskError> {
         let mut builder = redb::Builder::new();
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.create(path).map_err(|e| open_error(path, e))?;
-        let disk = Self { database, path: path.to_owned() };
-        let saved = disk.load()?;
-        Ok((disk, saved))
+        Ok(Self { database, path: path.to_owned() })
+    }
+
+    fn close(self) -> Closed {
+        Closed(self.path)
     }
 
     fn load(&self) -> Result<Saved<Arc<Object>>, DiskError> {

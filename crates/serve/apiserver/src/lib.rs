@@ -14,8 +14,10 @@ mod delete;
 mod discovery;
 mod disk;
 mod escalation;
+mod etcd;
 mod impersonate;
 mod listener;
+mod memory;
 mod metadata;
 mod metrics;
 mod modify;
@@ -38,5 +40,6 @@ mod tokens;
 mod watch;
 
 pub use disk::DiskError;
+pub use etcd::{EtcdError, EtcdSettings, EtcdTls};
 pub use listener::ListenError;
 pub use server::{ApiServer, Error, Settings, Storage};

@@ -4,13 +4,13 @@ use crate::admit;
 use crate::answer::{self, Body, View};
 use crate::cluster::Cluster;
 use crate::create::decode;
-use crate::database::WriteError;
 use crate::delete;
 use crate::escalation;
+use crate::memory::WriteError;
 use crate::metadata;
 use crate::object::{Object, Stored, set_revision};
 use crate::ownership::{Author, Record};
-use crate::request::{Call, Effect, Part, Target, collection, text};
+use crate::request::{Call, Effect, Part, Target, text};
 use crate::status::{Answer, Failure};
 use crate::strategy::Strategy;
 use ambit_apply::{PatchError, json_patch, merge_patch, strategic_merge};
@@ -171,7 +171,7 @@ pub(crate) async fn change(
         let old = head.value.value_as(&target.kind);
         let new = edit(&old)?;
         match replace(cluster, target, (part, effect, record), (&head, &old, new)).await? {
-            Err(WriteError::Conflict(Conflict::Changed { .. })) if tries > 0 => {}
+            Err(WriteError::Conflict(Conflict::Changed { .. }) | WriteError::Overtaken(_)) if tries > 0 => {}
             outcome => return outcome.map_err(|e| Failure::of_write(&target.kind, &target.name, e)),
         }
     }
@@ -194,7 +194,7 @@ async fn replace(
     set_revision(&mut new, head.revision);
     kind.default(&mut new);
     record.settle(cluster, kind, (&mut new, Some(old)), start);
-    let _held = admit::update(cluster, kind, &mut new, old, part == Part::Main).await?;
+    let held = admit::update(cluster, kind, &mut new, old, part == Part::Main).await?;
     metadata::bump_generation(kind, &mut new, old);
     metadata::check_finalizers(kind, &new, old)?;
     if new == *old {
@@ -215,16 +215,16 @@ async fn replace(
     let written = match finished {
         true => cluster.db.delete(key, expect).await.map(|event| Object::written(new, event.revision)),
         false => {
-            let put = cluster.db.put(key, expect, |revision| Object::written(new, revision)).await;
+            let make = |revision| Object::written(new, revision);
+            let put = match &held {
+                Some(turn) => cluster.db.put_while(&turn.unchanged, (key, expect), make).await,
+                None => cluster.db.put(key, expect, make).await,
+            };
             put.map(|event| event.new.clone().expect("a put leaves a value"))
         }
     };
-    if written.is_ok() {
-        if finished {
-            delete::after_removal(cluster, kind).await;
-        } else if &*collection(kind) == admit::DEFINITIONS {
-            cluster.refresh_catalog();
-        }
+    if written.is_ok() && finished {
+        delete::after_removal(cluster, kind).await;
     }
     Ok(written)
 }

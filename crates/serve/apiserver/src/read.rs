@@ -71,7 +71,7 @@ pub(crate) fn revision(text: Option<&str>) -> Answer<Option<Revision>> {
 /// Waits for a revision that a client has seen elsewhere.
 pub(crate) async fn reach(cluster: &Cluster, wanted: Revision) -> Answer<()> {
     match tokio::time::timeout(REVISION_WAIT, cluster.db.durable(wanted)).await {
-        Ok(reached) => reached.map_err(|e| Failure::unavailable(e.to_string())),
+        Ok(reached) => reached.map_err(Failure::of_store),
         Err(_) => Err(Failure::revision_too_large(wanted, cluster.db.revision())),
     }
 }

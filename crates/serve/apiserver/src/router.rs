@@ -30,6 +30,12 @@ pub(crate) async fn answer(
     stopping: &Shutdown,
 ) -> Answer<Response<Body>> {
     let address = Address::parse(&call.path);
+    // What others have written before the request came is seen by it, unless it says that it need not be.
+    let settled = matches!(call.method, Method::GET | Method::HEAD)
+        && call.query.value("resourceVersion").is_some_and(|version| !version.is_empty());
+    if matches!(address, Address::Resource(_)) && !settled {
+        cluster.db.fresh().await.map_err(Failure::of_store)?;
+    }
     if let Address::Resource(resource) = &address {
         return resources(cluster, call, resource, stopping).await;
     }

@@ -5,6 +5,7 @@ use crate::bootstrap;
 use crate::cluster::{Cluster, Options};
 use crate::database::Database;
 use crate::disk::DiskError;
+use crate::etcd::{EtcdError, EtcdSettings};
 use crate::listener::{ListenError, Listener};
 use crate::request::User;
 use crate::service::{Peer, Service};
@@ -37,6 +38,8 @@ pub enum Storage {
     Memory,
     /// In a file of this directory, which exists.
     Disk(PathBuf),
+    /// In etcd, which several servers can share.
+    Etcd(EtcdSettings),
 }
 
 /// How the API server runs.
@@ -62,6 +65,9 @@ pub enum Error {
     /// The database cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// Etcd cannot be used.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
     /// The key material cannot be used.
     #[error("the cluster's key material cannot be used")]
     Pki(#[from] pki::Error),
@@ -127,6 +133,7 @@ impl ApiServer {
                     tokio::task::spawn_blocking(move || Database::open(&directory.join(DATABASE_FILE)));
                 opened.await.map_err(|e| Error::Store { reason: e.to_string() })??
             }
+            Storage::Etcd(settings) => Database::connect(&settings).await?,
         };
         let cluster = Arc::new(Cluster::new(db, tokens, options));
         bootstrap::bootstrap(&cluster, advertise).await.map_err(|failure| Error::Bootstrap {

@@ -1,6 +1,6 @@
 //! Failures as the API reports them: a `Status` with code, reason, message and details.
 
-use crate::database::WriteError;
+use crate::memory::WriteError;
 use ambit_schema::{FieldFault, ResourceType};
 use ambit_store::{Compacted, Conflict, Revision};
 use http::StatusCode;
@@ -195,7 +195,23 @@ impl Failure {
             WriteError::Conflict(Conflict::Exists { .. }) => Self::already_exists(kind, name),
             WriteError::Conflict(Conflict::Missing { .. }) => Self::not_found(kind, name),
             WriteError::Conflict(Conflict::Changed { .. }) => Self::modified(kind, name),
-            WriteError::Failed(failure) => Self::unavailable(failure),
+            error => Self::of_store(error),
+        }
+    }
+
+    /// The answer when the store does not do its work.
+    pub(crate) fn of_store(error: WriteError) -> Self {
+        let message = error.to_string();
+        match error {
+            WriteError::Full(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", message)
+            }
+            WriteError::Uncertain(_) => Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message),
+            WriteError::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+            }
+            WriteError::Conflict(_) | WriteError::Failed(_) => Self::internal(message),
+            WriteError::Unreachable(_) | WriteError::Overtaken(_) => Self::unavailable(message),
         }
     }
 

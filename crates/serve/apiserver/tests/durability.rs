@@ -3,6 +3,7 @@
 
 use ambit_api::core::v1::ConfigMap;
 use ambit_apiserver::{ApiServer, DiskError, Error, Settings, Storage};
+use ambit_runtime::Clock;
 use ambit_trust::pki::ClusterPki;
 use futures::TryStreamExt as _;
 use kube::ResourceExt as _;
@@ -11,9 +12,17 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Set in the child that is killed: the state directory it writes to.
 const CHILD_DIR: &str = "AMBIT_TEST_CHILD_DIR";
+/// Set in the child that fills a disk: its state directory.
+const SMALL_DISK: &str = "AMBIT_TEST_SMALL_DISK";
+/// Size of that disk, and of what the child frees on it.
+const DISK_BYTES: usize = 16 << 20;
+const BALLAST_BYTES: usize = 6 << 20;
+/// Long enough for anything that will happen at all.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Writes that the child must have acknowledged before it is killed.
 const ACKNOWLEDGED: usize = 200;
 /// Clients of the child at once, so that commits hold several writes.
@@ -152,6 +161,84 @@ async fn replay_equals_list(maps: &Api<ConfigMap>, from: u64, upto: u64) {
 
 fn names(list: &kube::core::ObjectList<ConfigMap>) -> BTreeMap<String, String> {
     list.iter().map(|m| (m.name_any(), m.resource_version().unwrap_or_default())).collect()
+}
+
+/// Not a test of its own: runs where its state directory has little space, a part of which it can set free.
+#[tokio::test]
+async fn child_that_fills_a_small_disk() {
+    let Ok(dir) = std::env::var(SMALL_DISK) else { return };
+    let dir = Path::new(&dir);
+    std::fs::write(dir.join("ballast"), vec![7; BALLAST_BYTES]).unwrap();
+    let server = open(dir).await.unwrap();
+    let maps = maps(&server);
+    let large = |i: usize| {
+        let data = Some(BTreeMap::from([("k".into(), "v".repeat(100_000))]));
+        ConfigMap { data, ..map(format!("m-{i}")) }
+    };
+    let mut made = Vec::new();
+    let refused = loop {
+        assert!(made.len() < 1000, "the disk never fills");
+        match maps.create(&PostParams::default(), &large(made.len())).await {
+            Ok(one) => made.push(one.name_any()),
+            Err(kube::Error::Api(status)) => break status,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(refused.code, 507, "{refused:?}");
+    assert!(refused.message.contains("no space is left to store objects"), "{refused:?}");
+    let seen = |list: kube::core::ObjectList<ConfigMap>| {
+        let mut names: Vec<String> = list.iter().map(kube::ResourceExt::name_any).collect();
+        names.sort();
+        names
+    };
+    made.sort();
+    assert_eq!(seen(maps.list(&ListParams::default()).await.unwrap()), made, "what was answered can be read");
+    let again = maps.create(&PostParams::default(), &map("small".into())).await.unwrap_err();
+    assert!(matches!(&again, kube::Error::Api(status) if status.code == 507), "{again}");
+    std::fs::remove_file(dir.join("ballast")).unwrap();
+    let end = Clock.now() + PATIENCE;
+    while let Err(error) = maps.create(&PostParams::default(), &map("after".into())).await {
+        assert!(Clock.now() < end, "there is space, yet: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The write that waited when the space ran out has taken effect, as it was said that it might.
+    made.push("after".into());
+    made.push(format!("m-{}", made.len() - 1));
+    made.sort();
+    assert_eq!(seen(maps.list(&ListParams::default()).await.unwrap()), made);
+    drop((maps, server));
+    let server = reopen(dir).await;
+    assert_eq!(seen(self::maps(&server).list(&ListParams::default()).await.unwrap()), made);
+}
+
+/// The server on a state directory whose last one has been dropped, and lets it go once its clients' tasks have ended.
+async fn reopen(dir: &Path) -> ApiServer {
+    let end = Clock.now() + PATIENCE;
+    loop {
+        match open(dir).await {
+            Err(Error::Disk(DiskError::Locked { .. })) if Clock.now() < end => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// A full disk refuses writes with 507, loses nothing that was answered, and takes writes again when there is space.
+#[test]
+fn inv_04_a_full_disk_refuses_writes_and_loses_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size={DISK_BYTES} none {0} && exec {1} --exact child_that_fills_a_small_disk --nocapture",
+        dir.path().display(),
+        std::env::current_exe().unwrap().display(),
+    );
+    // The mount ends with the namespace.
+    let ran =
+        Command::new("unshare").args(["--mount", "sh", "-c", &script]).env(SMALL_DISK, dir.path()).output();
+    let ran = ran.unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Addresses of services: chosen in the write that creates the service.
 //! Source: k8s.io/kubernetes pkg/registry/core/service (storage and ipallocator).
 
-use super::Held;
+use super::{Held, Turn};
 use crate::cluster::Cluster;
+use crate::etcd::Unchanged;
 use crate::request::text;
 use crate::status::{Answer, Failure};
 use ambit_runtime::Entropy;
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 /// between these bounds. Source: KEP-3070.
 const STATIC_BAND: (u128, u128) = (16, 256);
 
-/// Completes the addresses of a new or changed service. The lock is held until the service is written, so that no
+/// Completes the addresses of a new or changed service. The turn lasts until the service is written, so that no
 /// other service can be given the same address.
 pub(super) async fn allocate<'a>(
     cluster: &'a Cluster,
@@ -64,7 +65,8 @@ pub(super) async fn allocate<'a>(
         set(service, "None", &cluster.options.service_cidr);
         return Ok(None);
     }
-    let held = cluster.address_turn.lock().await;
+    let lock = cluster.address_turn.lock().await;
+    let unchanged = Unchanged { collection: "services".into(), since: cluster.db.revision() };
     let taken = taken(cluster);
     let chosen = match wanted.as_str() {
         "" => free(&cluster.options.service_cidr, &taken)
@@ -90,7 +92,7 @@ pub(super) async fn allocate<'a>(
         }
     };
     set(service, &chosen, &cluster.options.service_cidr);
-    Ok(Some(held))
+    Ok(Some(Turn { _lock: lock, unchanged }))
 }
 
 fn set(service: &mut Value, address: &str, range: &IpNet) {

@@ -2,14 +2,12 @@
 //! Source: apiextensions-apiserver pkg/controller/status and pkg/controller/establish.
 
 use super::forbidden;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DEFINITIONS};
 use crate::request::text;
 use crate::status::{Answer, Failure};
 use ambit_schema::{CrdProblem, FaultKind, FieldFault, ResourceType};
 use serde_json::{Value, json};
 
-/// Where definitions are stored.
-pub(crate) const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Holds a definition until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
