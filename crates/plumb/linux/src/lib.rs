@@ -2,6 +2,7 @@
 //! It never holds policy. It is the only room with unsafe code.
 
 pub mod capability;
+pub mod descriptors;
 pub mod error;
 pub mod link;
 pub mod mount;

@@ -69,13 +69,16 @@ pub(crate) enum OnStop {
     Release,
 }
 
-type Done = (ObjectKey, Option<Entry>);
+/// A pod with what is known of it after work, and how many entries (one or none) were lent to that work.
+type Done = ((ObjectKey, Option<Entry>), usize);
 type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// The owner before it runs.
 pub(crate) struct Owner {
     context: Context,
     entries: HashMap<ObjectKey, Entry>,
+    /// How many more there are with the pieces of work that run.
+    lent: usize,
     /// Pods that are being worked on, each with what waits for it.
     waiting: HashMap<ObjectKey, VecDeque<Job>>,
     running: FuturesUnordered<Work>,
@@ -99,6 +102,7 @@ pub(crate) fn new(
     let owner = Owner {
         context,
         entries: restored.into_iter().collect(),
+        lent: 0,
         waiting: HashMap::new(),
         running: FuturesUnordered::new(),
         jobs,
@@ -155,10 +159,10 @@ impl Owner {
         shutdown: Shutdown,
     ) -> Result<(), Error> {
         while !shutdown.is_cancelled() {
-            self.metrics.set_pods(self.entries.len());
+            self.metrics.set_pods(self.entries.len() + self.lent);
             // All branches are cancel safe: finished work stays in `running`.
             tokio::select! {
-                Some((key, entry)) = self.running.next() => self.finish(key, entry),
+                Some(((key, entry), lent)) = self.running.next() => self.finish(key, entry, lent),
                 Some(job) = self.jobs.recv() => self.begin(job),
                 Some(collection) = self.collections.recv() => self.collect(collection),
                 Some(uid) = self.refused.recv() => self.look_again(&uid),
@@ -166,7 +170,7 @@ impl Owner {
             }
         }
         self.waiting.clear();
-        while let Some((key, entry)) = self.running.next().await {
+        while let Some(((key, entry), _)) = self.running.next().await {
             entry.into_iter().for_each(|entry| drop(self.entries.insert(key.clone(), entry)));
         }
         match on_stop() {
@@ -190,6 +194,8 @@ impl Owner {
 
     fn start(&mut self, key: ObjectKey, job: Job) {
         let (context, entry, started) = (self.context.clone(), self.entries.remove(&key), key.clone());
+        let lent = usize::from(entry.is_some());
+        self.lent += lent;
         self.running.push(Box::pin(async move {
             let entry = match job {
                 Job::Start { event, asker, reply } => {
@@ -221,11 +227,12 @@ impl Owner {
                     entry
                 }
             };
-            (key, entry)
+            ((key, entry), lent)
         }));
     }
 
-    fn finish(&mut self, key: ObjectKey, entry: Option<Entry>) {
+    fn finish(&mut self, key: ObjectKey, entry: Option<Entry>, lent: usize) {
+        self.lent -= lent;
         if let Some(entry) = entry {
             self.entries.insert(key.clone(), entry);
         }

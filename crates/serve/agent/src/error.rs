@@ -168,6 +168,19 @@ pub enum Error {
         /// How long it was allowed to take.
         limit: Duration,
     },
+    /// The descriptors that are left are kept for the agent's sockets.
+    #[error(
+        "the node agent has {open} of {limit} files open and keeps the last {kept_free} free for its sockets: raise its limit \
+         of open files (LimitNOFILE=, or the runtime's default ulimit), or run fewer pods on this node"
+    )]
+    Descriptors {
+        /// Open files.
+        open: u64,
+        /// How many may be open.
+        limit: u64,
+        /// How many of them are kept free.
+        kept_free: u64,
+    },
     /// The agent has too much to do, or stops.
     #[error("the agent is {state} and takes no more work")]
     Unavailable {

@@ -12,6 +12,7 @@ mod events;
 #[cfg(test)]
 mod fixture;
 mod handover;
+mod headroom;
 mod http;
 pub mod install;
 mod metrics;

@@ -38,6 +38,8 @@ pub(crate) struct Metrics {
     installed: Gauge,
     states: Family<CaptureState, Gauge>,
     kept_off: Gauge,
+    descriptors: Gauge,
+    descriptors_limit: Gauge,
 }
 
 impl Metrics {
@@ -76,7 +78,25 @@ impl Metrics {
             "Pods whose traffic the node drops until they are captured",
             kept_off.clone(),
         );
-        let metrics = Self { requests, events, proxies, pods, installs, installed, states, kept_off };
+        let (descriptors, descriptors_limit) = (Gauge::default(), Gauge::default());
+        r.register("ambit_agent_descriptors_open", "Open files of the agent", descriptors.clone());
+        r.register(
+            "ambit_agent_descriptors_limit",
+            "How many files the agent may have open",
+            descriptors_limit.clone(),
+        );
+        let metrics = Self {
+            requests,
+            events,
+            proxies,
+            pods,
+            installs,
+            installed,
+            states,
+            kept_off,
+            descriptors,
+            descriptors_limit,
+        };
         for state in State::ALL {
             metrics.add_state(state.word(), 0);
         }
@@ -117,6 +137,11 @@ impl Metrics {
 
     pub(crate) fn proxies(&self) -> usize {
         usize::try_from(self.proxies.get()).unwrap_or_default()
+    }
+
+    pub(crate) fn set_descriptors(&self, open: u64, limit: u64) {
+        self.descriptors.set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.descriptors_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn set_pods(&self, captured: usize) {

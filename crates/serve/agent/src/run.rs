@@ -2,6 +2,7 @@
 
 use crate::discovery::Finder;
 use crate::enroll::{self, Enroller, OnStop};
+use crate::headroom::Headroom;
 use crate::http::Listener;
 use crate::install::{Installer, Seen};
 use crate::metrics::Metrics;
@@ -51,8 +52,9 @@ pub async fn run(
     let stop = shutdown.child_token();
     let mut tasks = TaskGroup::<Error>::new(stop.clone());
     tasks.spawn("plugin log", log_of(log, stop.clone()));
+    let headroom = spawn_headroom(&mut tasks, &readiness, &metrics)?;
     let board = spawn_board(&mut tasks, &client, &settings.node_name, &metrics);
-    serve_endpoint(&mut tasks, "health", health, health_of(readiness, board.clone(), &settings.node_name));
+    serve_endpoint(&mut tasks, "health", health, health_of(&readiness, &board, &settings.node_name));
     serve_endpoint(&mut tasks, "metrics", metrics_at, endpoint::metrics(registry));
 
     let policy = Arc::new(policy_of(&settings));
@@ -76,10 +78,11 @@ pub async fn run(
         probes: probes.clone(),
         quarantine: None,
         board,
+        headroom,
     };
     let started = async {
         informers.run_and_wait(&stop).await?;
-        context.take_up(&host, settings.uncaptured).await
+        context.take_up(&host, settings.uncaptured, &readiness).await
     };
     let outcome = match started.await {
         Ok(restored) => {
@@ -155,6 +158,17 @@ fn spawn_board(tasks: &mut TaskGroup<Error>, client: &kube::Client, node: &str, 
         Ok(())
     });
     Board::new(recorder, metrics.clone())
+}
+
+/// The watch over free descriptors.
+fn spawn_headroom(
+    tasks: &mut TaskGroup<Error>,
+    readiness: &Readiness,
+    metrics: &Metrics,
+) -> Result<Headroom, Error> {
+    let headroom = Headroom::new(readiness.clone(), metrics.clone())?;
+    tasks.spawn("descriptors", headroom.clone().watch(tasks.shutdown().clone()));
+    Ok(headroom)
 }
 
 /// Blocks the readiness until the plugin and its entry are in place.
@@ -301,8 +315,8 @@ fn serve_endpoint(tasks: &mut TaskGroup<Error>, name: &'static str, listener: Tc
 }
 
 /// `/healthz`: the process works; `/readyz`: nothing blocks its readiness; `/debug/pods`: every pod's capture state.
-fn health_of(readiness: Readiness, board: Board, node: &str) -> Handler {
-    let node = node.to_owned();
+fn health_of(readiness: &Readiness, board: &Board, node: &str) -> Handler {
+    let (readiness, board, node) = (readiness.clone(), board.clone(), node.to_owned());
     Arc::new(move |_, path| match (path, readiness.waiting_for()) {
         ("/healthz", _) => endpoint::text(StatusCode::OK, "ok\n"),
         ("/readyz", waiting) if waiting.is_empty() => endpoint::text(StatusCode::OK, "ok\n"),

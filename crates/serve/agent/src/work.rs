@@ -7,6 +7,7 @@ use crate::capture::{self, blocking};
 use crate::discovery::{Finder, Found};
 use crate::error::with_causes;
 use crate::handover::{HandOver, Handed};
+use crate::headroom::Headroom;
 use crate::pod_set::PodSet;
 use crate::status::Board;
 use crate::{Error, Settings, Uncaptured};
@@ -17,6 +18,7 @@ use ambit_linux::netns::NetNs;
 use ambit_names::redirection;
 use ambit_node_plan::enroll::state::{self, Outcome};
 use ambit_node_plan::enroll::{self, Decision, Known, Policy, Reason, Redirection, Step};
+use ambit_runtime::Readiness;
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Api;
 use std::net::IpAddr;
@@ -72,6 +74,7 @@ pub(crate) struct Context {
     /// Addresses of pods that are kept off the network; none where pods are let be until they are captured.
     pub(crate) quarantine: Option<PodSet>,
     pub(crate) board: Board,
+    pub(crate) headroom: Headroom,
 }
 
 /// The policy that the settings describe.
@@ -230,6 +233,7 @@ impl Context {
         if addresses.is_empty() {
             return Err(Error::NoAddress { pod: identity.key.clone() });
         }
+        self.headroom.check()?;
         let netns = self
             .finder
             .open(Path::new(&event.netns))
@@ -386,10 +390,14 @@ impl Context {
     ) -> Result<Arc<NetNs>, Error> {
         let (finder, key, uid) = (self.finder.clone(), identity.key.clone(), identity.runtime_uid.clone());
         let (known, addresses) = (entry.map(|entry| entry.netns.clone()), addresses.to_vec());
+        let headroom = self.headroom.clone();
         blocking("looking for the pod's namespace", move || {
             match known.filter(|netns| capture::is_of(netns, &addresses)) {
                 Some(netns) => Ok(netns),
-                None => Ok(Arc::new(finder.find(&key, &uid, &addresses)?)),
+                None => {
+                    headroom.check()?;
+                    Ok(Arc::new(finder.find(&key, &uid, &addresses)?))
+                }
             }
         })
         .await
@@ -476,6 +484,7 @@ impl Context {
         &mut self,
         host: &NetNs,
         uncaptured: Uncaptured,
+        readiness: &Readiness,
     ) -> Result<Vec<(ObjectKey, Entry)>, Error> {
         if uncaptured == Uncaptured::KeptOff {
             let families = self.policy.families;
@@ -483,12 +492,13 @@ impl Context {
         } else {
             PodSet::remove_quarantine(host)?;
         }
-        self.restore().await
+        self.restore(readiness).await
     }
 
     /// Takes up what an earlier agent left: pods that are annotated as captured. Their rules are applied anew; those
-    /// whose namespace is not found now are kept for the proxy and looked for again later.
-    async fn restore(&self) -> Result<Vec<(ObjectKey, Entry)>, Error> {
+    /// whose namespace is not found now are kept for the proxy and looked for again later. Readiness names those that it
+    /// waits for.
+    async fn restore(&self, readiness: &Readiness) -> Result<Vec<(ObjectKey, Entry)>, Error> {
         let finder = self.finder.clone();
         let found = blocking("looking for the pods of this node", move || finder.scan()).await?;
         let captured = self.pods.list().into_iter().filter(|pod| {
@@ -499,6 +509,7 @@ impl Context {
             let found = found.clone();
             async move {
                 let identity = Identity::of(&pod);
+                let _waited_for = readiness.block(format!("pod {}", identity.key));
                 match self.restore_one(&pod, &identity, found).await {
                     Ok(entry) => Ok(Some((ObjectKey::of(&*pod), entry))),
                     Err(error) => {
@@ -521,7 +532,9 @@ impl Context {
         let netns = {
             let (key, uid) = (identity.key.clone(), identity.runtime_uid.clone());
             let addresses = addresses.clone();
+            let headroom = self.headroom.clone();
             let work = move || {
+                headroom.check()?;
                 let netns = found.namespace(&key, &uid, &addresses)?;
                 capture::put_in_place(&key, &netns, &addresses, &capture)?;
                 Ok(Arc::new(netns))
