@@ -2,9 +2,13 @@
 #![expect(clippy::print_stdout, reason = "a program of its own, whose output is the result")]
 
 mod add;
+mod apiserver;
 mod collections;
 mod dns;
+mod informers;
 mod measure;
+mod pods;
+mod server;
 mod services;
 mod table;
 mod writes;
@@ -48,6 +52,8 @@ fn main() -> Result<()> {
     services::run(&mut suite)?;
     table::run(&mut suite)?;
     writes::run(&mut suite)?;
+    informers::run(&mut suite, &arguments.programs)?;
+    apiserver::run(&mut suite, &arguments.programs)?;
     add::run(&mut suite, &arguments.programs)?;
     let measurements = suite.finish()?;
     match arguments.output {
@@ -64,6 +70,9 @@ fn once(work: &str) -> Result<()> {
             println!("{}", collections::memory()?);
         }
         writes::MEMORY => println!("{}", writes::memory()?),
+        view if view.starts_with(informers::VIEW) => {
+            println!("{}", informers::view(&view[informers::VIEW.len()..])?);
+        }
         other => bail!("there is no work {other:?} to do once"),
     }
     Ok(())

@@ -20,8 +20,17 @@ pub(crate) struct Measurement {
     /// What was measured when it is not time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<u64>,
+    /// Pieces of work done in a second, when several were done at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) per_second: Option<u64>,
     /// Why it could not run.
     pub(crate) skipped: Option<String>,
+}
+
+impl Measurement {
+    fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), figures: None, bytes: None, per_second: None, skipped: None }
+    }
 }
 
 /// Durations in nanoseconds.
@@ -68,29 +77,26 @@ impl Suite {
 
     /// Keeps samples that were measured elsewhere.
     pub(crate) fn record(&mut self, name: &str, samples: Vec<Duration>) {
-        let figures = figures(samples);
-        self.done.push(Measurement { name: name.to_owned(), figures, bytes: None, skipped: None });
+        self.done.push(Measurement { figures: figures(samples), ..Measurement::named(name) });
+    }
+
+    /// Keeps samples of work that was done by several at once, in `took` altogether.
+    pub(crate) fn record_rate(&mut self, name: &str, samples: Vec<Duration>, took: Duration) {
+        let per_second =
+            u128::try_from(samples.len()).ok().map(|n| n * 1_000_000_000 / took.as_nanos().max(1));
+        let per_second = per_second.and_then(|rate| u64::try_from(rate).ok());
+        self.done.push(Measurement { figures: figures(samples), per_second, ..Measurement::named(name) });
     }
 
     /// Says why a benchmark has no result.
     pub(crate) fn skip(&mut self, name: &str, why: impl ToString) {
-        self.done.push(Measurement {
-            name: name.to_owned(),
-            figures: None,
-            bytes: None,
-            skipped: Some(why.to_string()),
-        });
+        self.done.push(Measurement { skipped: Some(why.to_string()), ..Measurement::named(name) });
     }
 
     /// Keeps an amount of memory.
     pub(crate) fn record_bytes(&mut self, name: &str, bytes: u64) {
         if self.wants(name) {
-            self.done.push(Measurement {
-                name: name.to_owned(),
-                figures: None,
-                bytes: Some(bytes),
-                skipped: None,
-            });
+            self.done.push(Measurement { bytes: Some(bytes), ..Measurement::named(name) });
         }
     }
 
@@ -117,18 +123,22 @@ fn figures(mut samples: Vec<Duration>) -> Option<Figures> {
 
 /// The results for people.
 pub(crate) fn table(measurements: &[Measurement]) -> String {
-    let mut text = format!("{:<48}{:>12}{:>12}{:>12}{:>9}\n", "benchmark", "p50", "p99", "min", "samples");
-    for Measurement { name, figures, bytes, skipped } in measurements {
+    let mut text = format!(
+        "{:<48}{:>12}{:>12}{:>12}{:>9}{:>10}\n",
+        "benchmark", "p50", "p99", "min", "samples", "per s"
+    );
+    for Measurement { name, figures, bytes, per_second, skipped } in measurements {
         // Writing to a string cannot fail.
         let _ = match (figures, bytes) {
             (_, Some(bytes)) => writeln!(text, "{name:<48}{:>12}", amount(*bytes)),
             (Some(f), None) => writeln!(
                 text,
-                "{name:<48}{:>12}{:>12}{:>12}{:>9}",
+                "{name:<48}{:>12}{:>12}{:>12}{:>9}{:>10}",
                 shown(f.p50_ns),
                 shown(f.p99_ns),
                 shown(f.min_ns),
-                f.samples
+                f.samples,
+                per_second.map_or(String::new(), |rate| rate.to_string())
             ),
             (None, None) => {
                 writeln!(text, "{name:<48}  skipped: {}", skipped.as_deref().unwrap_or("no samples"))

@@ -1,5 +1,6 @@
 //! Kubeconfigs: connections by an ordinary one, and files that only their owner reads.
 
+use ambit_kube::Liveness;
 use anyhow::{Context as _, Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +25,7 @@ pub(crate) async fn connect(file: Option<&Path>) -> Result<kube::Client> {
             .await
             .map_err(|_| anyhow!("found no cluster: pass --kubeconfig FILE or set KUBECONFIG"))?,
     };
-    kube::Client::try_from(config).context("cannot make a client of the kubeconfig")
+    ambit_kube::connect(config, Liveness::default()).context("cannot make a client of the kubeconfig")
 }
 
 /// An address under which a listener on `ip` is reached from this machine.

@@ -3,6 +3,7 @@
 
 mod clusters;
 mod conditions;
+mod connect;
 mod content;
 mod decode;
 mod definitions;
@@ -25,6 +26,7 @@ mod write_metrics;
 
 pub use clusters::{ClusterChange, ClusterId, Clusters, Everywhere};
 pub use conditions::{Finding, conditions};
+pub use connect::{Liveness, connect};
 pub use error::{InformerError, is_already_exists, is_conflict, is_not_found};
 pub use events::{EventRecorder, EventType};
 pub use field_manager::{Applier, FieldManager, Kept, ObjectSet, OnConflict, Written};

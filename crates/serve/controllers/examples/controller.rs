@@ -281,7 +281,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(file) => {
             let config = Kubeconfig::read_from(&file)?;
             let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-            (Client::try_from(config)?, None)
+            (ambit_kube::connect(config, ambit_kube::Liveness::default())?, None)
         }
         None => {
             let server = ApiServer::open(ambit_apiserver::Settings {

@@ -13,5 +13,6 @@ mod metrics;
 mod namespaces;
 mod roles;
 mod scheduling;
+mod vanished;
 mod workloads;
 mod writes;
