@@ -88,6 +88,14 @@ impl Suite {
         self.done.push(Measurement { figures: figures(samples), per_second, ..Measurement::named(name) });
     }
 
+    /// Keeps the mean share of one of many equal pieces of work in a time that was measured for all.
+    pub(crate) fn record_each(&mut self, name: &str, all: Duration, pieces: usize) {
+        if self.wants(name) {
+            let one = all / u32::try_from(pieces.max(1)).unwrap_or(u32::MAX);
+            self.record(name, vec![one]);
+        }
+    }
+
     /// Says why a benchmark has no result.
     pub(crate) fn skip(&mut self, name: &str, why: impl ToString) {
         self.done.push(Measurement { skipped: Some(why.to_string()), ..Measurement::named(name) });

@@ -70,6 +70,19 @@ impl Server {
         &self.kubeconfig
     }
 
+    /// Processor time that the process has used.
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+        let schedstat = |path: PathBuf| -> Option<u64> {
+            std::fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
+        };
+        let mut nanoseconds = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            // One that has ended meanwhile had little to do.
+            nanoseconds += schedstat(thread?.path().join("schedstat")).unwrap_or_default();
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
     /// Bytes of memory that belong to the process, shared pages counted in part.
     pub(crate) fn memory(&self) -> Result<u64> {
         let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id()))?;

@@ -332,11 +332,6 @@ impl Batch {
             )
         })
     }
-
-    /// How many rules are added to `table`.
-    pub fn rules_added(&self, table: &TableName) -> usize {
-        self.commands.iter().filter(|c| matches!(c, Command::AddRule(of, ..) if of == table)).count()
-    }
 }
 
 fn types(parts: &[SetType]) -> String {

@@ -15,7 +15,11 @@ use std::net::IpAddr;
 pub const PROBE_SET_V4: &str = "istio-inpod-probes-v4";
 /// Set of the addresses of enrolled pods, IPv6.
 pub const PROBE_SET_V6: &str = "istio-inpod-probes-v6";
-const CHAIN: &str = "postrouting";
+/// Not the peer's chain `postrouting`: that has another priority, which cannot be changed while it is there.
+const CHAIN: &str = "probes";
+/// Before all chains at the usual 100 (`srcnat`): a connection is rewritten by the first chain that wants to, and many a
+/// node has one that masquerades whatever comes along.
+const PRIORITY: i32 = 90;
 
 /// The host's table.
 pub fn table() -> TableName {
@@ -28,8 +32,12 @@ pub fn table() -> TableName {
 pub fn plan_probe_rules(prober: u32, families: Families) -> Batch {
     let mut batch = Batch::default();
     batch.push(Command::AddTable(table())).push(Command::FlushTable(table()));
-    let at =
-        ChainHook { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: 100, policy: Policy::Accept };
+    let at = ChainHook {
+        kind: ChainKind::Nat,
+        hook: Hook::Postrouting,
+        priority: PRIORITY,
+        policy: Policy::Accept,
+    };
     batch.push(Command::AddChain(table(), Chain { name: CHAIN.to_owned(), hook: Some(at) }));
     for family in families.list() {
         let (set, key, source) = parts(*family);

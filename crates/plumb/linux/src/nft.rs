@@ -2,13 +2,17 @@
 //!
 //! All functions act on the network namespace of the calling thread and block for the length of the transaction.
 
+mod verify;
+
 use crate::Error;
-use ambit_rules::{Batch, Encoded, TableName};
+use ambit_rules::{Batch, Encoded};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{OnceLock, PoisonError};
+
+pub use verify::verify;
 
 /// Sequence number of every batch's first message: each has a socket of its own.
 const FIRST_SEQUENCE: u32 = 1;
@@ -22,7 +26,6 @@ const NLMSG_DONE: u16 = 3;
 /// `NFNL_SUBSYS_NFTABLES << 8`.
 const NFTABLES: u16 = 10 << 8;
 const GET_TABLE: u16 = NFTABLES | 1;
-const GET_RULE: u16 = NFTABLES | 7;
 const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_TABLE: u16 = NFTABLES;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
@@ -56,32 +59,21 @@ pub fn tables() -> Result<Vec<String>, Error> {
     let mut found = Vec::new();
     dump(GET_TABLE, 0, &[], |kind, body| {
         if let (NEW_TABLE, Some(name)) = (kind, string_attribute(body.get(4..).unwrap_or_default(), 1)) {
-            let family = match body.first() {
-                Some(1) => "inet",
-                Some(2) => "ip",
-                Some(10) => "ip6",
-                Some(7) => "bridge",
-                _ => "other",
-            };
-            found.push(format!("{family} {name}"));
+            found.push(format!("{} {name}", family_name(body.first().copied().unwrap_or_default())));
         }
     })?;
     Ok(found)
 }
 
-/// How many rules a table has; zero when there is no such table.
-///
-/// # Errors
-/// The kernel has no nf_tables, or the caller may not use it.
-pub fn count_rules(table: &TableName) -> Result<usize, Error> {
-    let mut filter = Vec::new();
-    push_string(&mut filter, 1, &table.name);
-    let mut count = 0;
-    dump(GET_RULE, table.family.number(), &filter, |kind, body| {
-        let of = string_attribute(body.get(4..).unwrap_or_default(), 1);
-        count += usize::from(kind == NEW_RULE && of.as_deref() == Some(table.name.as_str()));
-    })?;
-    Ok(count)
+/// The word for an address family (`linux/netfilter.h`).
+fn family_name(number: u8) -> &'static str {
+    match number {
+        1 => "inet",
+        2 => "ip",
+        10 => "ip6",
+        7 => "bridge",
+        _ => "other",
+    }
 }
 
 fn open() -> Result<Socket, Error> {
@@ -219,15 +211,6 @@ fn string_attribute(mut attributes: &[u8], wanted: u16) -> Option<String> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;
     }
-}
-
-fn push_string(buffer: &mut Vec<u8>, kind: u16, text: &str) {
-    let length = u16::try_from(5 + text.len()).unwrap_or(u16::MAX);
-    buffer.extend_from_slice(&length.to_ne_bytes());
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.extend_from_slice(text.as_bytes());
-    buffer.push(0);
-    buffer.resize(buffer.len().next_multiple_of(4), 0);
 }
 
 /// Hands the socket to the closing thread, which lives as long as the process.

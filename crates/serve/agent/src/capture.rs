@@ -85,16 +85,7 @@ fn compare(capture: &Capture, batch: &Batch) -> Result<(), ambit_linux::Error> {
             return Err(not_in_place("the routing rule and route for marked replies", "both", "not both"));
         }
     }
-    let there = nft::tables()?;
-    for table in tables() {
-        let expected = batch.rules_added(&table);
-        let found = if there.contains(&table.to_string()) { nft::count_rules(&table)? } else { 0 };
-        if expected != found {
-            let (expected, found) = (format!("{expected} rules"), format!("{found} rules"));
-            return Err(not_in_place(&table.to_string(), &expected, &found));
-        }
-    }
-    Ok(())
+    nft::verify(batch)
 }
 
 /// Checks that the rules and routes of a captured pod are there. `pod` is for messages.

@@ -3,7 +3,8 @@ use crate::netns::NetNs;
 use ambit_rules::expr::{Expr, NumberKind, Reg, Reject, Verdict};
 use ambit_rules::pod::{Capture, Dns, Families, Inbound, plan_capture, plan_release};
 use ambit_rules::{
-    Chain, ChainHook, ChainKind, Command, Datum, Element, Family, Hook, Policy, Rule, Set, SetType, Transport,
+    Chain, ChainHook, ChainKind, Command, Datum, Element, Family, Hook, Policy, Rule, Set, SetType,
+    TableName, Transport,
 };
 use std::error::Error as _;
 use std::path::Path;
@@ -24,6 +25,7 @@ fn check_listing(name: &str, batch: &Batch) {
     let shown = inside(|| {
         apply(batch).unwrap();
         apply(batch).expect("applying again changes nothing");
+        verify(batch).expect("what is there is what was meant");
         nft(&["-s", "list", "ruleset"])
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
@@ -167,13 +169,12 @@ fn release_removes_everything_and_may_be_repeated() {
         apply(&plan_release()).expect("nothing is there yet");
         let capture = plan_capture(&Capture::default());
         apply(&capture).unwrap();
-        for table in ambit_rules::pod::tables() {
-            assert_eq!(count_rules(&table).unwrap(), capture.rules_added(&table));
-        }
+        verify(&capture).unwrap();
         assert_eq!(tables().unwrap().len(), 3);
         apply(&plan_release()).unwrap();
         assert_eq!(nft(&["list", "ruleset"]), "");
-        assert_eq!(count_rules(&TableName::inet(ambit_rules::pod::NAT_TABLE)).unwrap(), 0);
+        let gone = verify(&capture).unwrap_err().to_string();
+        assert!(gone.contains("no such chain"), "{gone}");
     });
 }
 
@@ -192,6 +193,71 @@ fn large_batches_fit() {
     for _ in 0..2_000 {
         batch.push(Command::AddRule(table.clone(), "c".into(), Rule::new().counter().accept()));
     }
-    let counted = inside(|| apply(&batch).and_then(|()| count_rules(&table)));
-    assert_eq!(counted.unwrap(), 2_000);
+    inside(|| apply(&batch).and_then(|()| verify(&batch))).unwrap();
+}
+
+/// What somebody does to the rules of a captured pod, and how the difference is told.
+#[track_caller]
+fn check_found(tamper: &str, expected: &str) {
+    inside(|| {
+        let batch = plan_capture(&Capture::default());
+        apply(&batch).unwrap();
+        // Counters count, which is no difference.
+        let before = nft(&["-s", "list", "ruleset"]);
+        nft(&[tamper]);
+        let told = verify(&batch).expect_err(tamper).to_string();
+        assert_eq!(told, expected, "{tamper}");
+        apply(&batch).unwrap();
+        // A chain that is not ours stays, and is told again.
+        if !expected.contains("no such chain, the kernel has it") {
+            verify(&batch).unwrap();
+            assert_eq!(nft(&["-s", "list", "ruleset"]), before);
+        }
+    });
+}
+
+#[test]
+fn rules_that_somebody_changed_are_found_and_made_good() {
+    let nat = "inet istio-ambient-nat";
+    let output = format!("{nat} istio-output");
+    check_found(
+        &format!("flush chain {output}"),
+        &format!("chain {output}: expected 10 rules, the kernel has 0 rules"),
+    );
+    check_found(
+        &format!("insert rule {output} tcp dport 9999 accept"),
+        &format!("chain {output}: expected 10 rules, the kernel has 11 rules"),
+    );
+    // As many rules, but another port, another order, another mark.
+    check_found(
+        &format!("flush chain {nat} prerouting; add rule {nat} prerouting goto istio-prerouting"),
+        &format!(
+            "rule 1 of chain {nat} prerouting: expected the rule as planned, the kernel has another immediate"
+        ),
+    );
+    let mangle = "inet istio-ambient-mangle istio-output";
+    check_found(
+        &format!(
+            "flush chain {mangle}; add rule {mangle} ct mark and 0xfff == 0x112 counter meta mark set ct mark"
+        ),
+        &format!("rule 1 of chain {mangle}: expected the rule as planned, the kernel has another cmp"),
+    );
+    check_found(
+        &format!("flush chain {mangle}; add rule {mangle} ct mark and 0xfff == 0x111 counter"),
+        &format!("rule 1 of chain {mangle}: expected the rule as planned, the kernel has another ct"),
+    );
+    check_found(
+        &format!("chain {nat} output {{ policy drop; }}"),
+        &format!(
+            "chain {nat} output: expected its hook, priority and policy as planned, the kernel has others"
+        ),
+    );
+    check_found(
+        &format!("add chain {nat} more"),
+        &format!("chain {nat} more: expected no such chain, the kernel has it"),
+    );
+    check_found(
+        "delete table inet istio-ambient-raw",
+        "chain inet istio-ambient-raw istio-output: expected the chain, the kernel has no such chain",
+    );
 }

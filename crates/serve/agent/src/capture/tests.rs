@@ -1,7 +1,7 @@
 //! Real packets in real network namespaces.
 
 use super::*;
-use crate::fixture::{LIMIT, Node, PodNet, accept, connect, exchange, listen, state};
+use crate::fixture::{LIMIT, Node, PodNet, accept, connect, exchange, listen, shell, state};
 use ambit_linux::socket::{original_destination, outgoing, spoof_source};
 use ambit_names::mark;
 use ambit_rules::host::{plan_probe_addresses, plan_probe_rules};
@@ -98,6 +98,9 @@ fn the_node_s_probes_reach_the_application_and_nobody_else_does() {
         batch.commands.extend(plan_probe_addresses(&[pod.address], "uid").commands);
         node.netns.run(|| nft::apply(&batch)).unwrap().unwrap();
     };
+    // A node's catch-all translation, of before ours, at the usual priority.
+    let foreign = "table ip foreign { chain post { type nat hook postrouting priority 100; masquerade; }; }";
+    node.netns.run(|| shell(&format!("nft '{foreign}'"))).unwrap();
     host(uid);
     let client = connect(&node.netns, (pod.address, 8080));
     let (server, peer) = accept(&application);
@@ -229,4 +232,38 @@ fn looking_at_a_namespace_twice_finds_the_same_and_creates_nothing() {
         verify("shop/web", &pod.netns, &Capture::default()).unwrap();
     }
     assert_eq!(state(&pod.netns), before);
+}
+
+/// Who holds the lock of the iptables programs for ever delays nobody: they are not used.
+#[test]
+fn the_lock_of_iptables_delays_no_capture() {
+    // In a mount namespace of its own, the lock is where the programs look for it.
+    let script = format!(
+        "mount -t tmpfs none /run && exec flock -x /run/xtables.lock {} --exact {CHILD}",
+        std::env::current_exe().unwrap().display()
+    );
+    let ran = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .env(LOCKED, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Set in the child that runs while the lock is held.
+const LOCKED: &str = "AMBIT_TEST_IPTABLES_LOCKED";
+const CHILD: &str = "capture::tests::child_whose_iptables_lock_is_held";
+
+/// Not a test of its own: see above.
+#[test]
+fn child_whose_iptables_lock_is_held() {
+    if std::env::var(LOCKED).is_err() {
+        return;
+    }
+    let taken =
+        std::process::Command::new("flock").args(["-n", "/run/xtables.lock", "true"]).status().unwrap();
+    assert!(!taken.success(), "the lock is free");
+    let (_node, pod) = captured(&Capture::default());
+    verify("shop/web", &pod.netns, &Capture::default()).unwrap();
 }
