@@ -7,7 +7,8 @@ use self::selector::{Selected, Selectors};
 
 use ambit_api::core::v1::{Namespace, Pod};
 use ambit_names::{annotation, dataplane_mode, label, redirection};
-use ambit_rules::pod::{Capture, Dns, Families, Inbound};
+use ambit_rules::pod::{Capture, Dns, Excluded, Families, Inbound};
+use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -160,6 +161,9 @@ pub fn redirection(pod: &Pod) -> Redirection {
     }
 }
 
+/// Entries of an annotation that excludes something: each makes a rule that every connection is compared with.
+const EXCLUDED_MAX: usize = 100;
+
 /// How to capture a pod, from the agent's settings and the pod's annotations, and which annotations were not understood.
 pub fn capture_of(pod: &Pod, policy: &Policy) -> (Capture, Vec<String>) {
     let mut faults = Vec::new();
@@ -183,7 +187,45 @@ pub fn capture_of(pod: &Pod, policy: &Policy) -> (Capture, Vec<String>) {
     let interfaces = annotation_of(pod, annotation::REROUTE_INTERFACES).unwrap_or_default();
     let reroute_interfaces =
         interfaces.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    (Capture { inbound, dns, families: policy.families, reroute_interfaces }, faults)
+    let excluded = Excluded {
+        inbound_ports: list(pod, annotation::EXCLUDE_INBOUND_PORTS, port_of, &mut faults),
+        outbound_ports: list(pod, annotation::EXCLUDE_OUTBOUND_PORTS, port_of, &mut faults),
+        outbound_nets: list(pod, annotation::EXCLUDE_OUTBOUND_RANGES, net_of, &mut faults),
+    };
+    (Capture { inbound, dns, families: policy.families, reroute_interfaces, excluded }, faults)
+}
+
+/// The entries of an annotation, commas between; none of them if one is not understood or they are too many, since what
+/// is not excluded is captured.
+fn list<T>(
+    pod: &Pod,
+    name: &str,
+    read: fn(&str) -> Result<T, &'static str>,
+    faults: &mut Vec<String>,
+) -> Vec<T> {
+    let entries = annotation_of(pod, name).unwrap_or_default().split(',').map(str::trim);
+    let entries: Vec<&str> = entries.filter(|entry| !entry.is_empty()).collect();
+    if entries.len() > EXCLUDED_MAX {
+        faults.push(format!(
+            "annotation {name} has {} entries: at most {EXCLUDED_MAX} are taken",
+            entries.len()
+        ));
+        return Vec::new();
+    }
+    let read = entries.into_iter().map(|entry| read(entry).map_err(|wanted| (entry, wanted)));
+    read.collect::<Result<_, _>>().unwrap_or_else(|(entry, wanted)| {
+        faults.push(format!("annotation {name} has {entry:?}: use {wanted}"));
+        Vec::new()
+    })
+}
+
+fn port_of(text: &str) -> Result<u16, &'static str> {
+    text.parse().ok().filter(|port| *port != 0).ok_or("ports from 1 to 65535, with commas between")
+}
+
+fn net_of(text: &str) -> Result<IpNet, &'static str> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(address).ok_or("networks such as 192.0.2.0/24, with commas between")
 }
 
 /// Texts of truth values that Go's `strconv.ParseBool` takes, as the field's agent does.

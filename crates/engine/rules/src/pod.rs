@@ -78,6 +78,19 @@ pub struct Capture {
     pub families: Families,
     /// Interfaces whose traffic is treated as the pod's own outbound traffic (virtual machines behind a tap).
     pub reroute_interfaces: Vec<String>,
+    /// What passes by the proxy.
+    pub excluded: Excluded,
+}
+
+/// TCP connections that are not captured. DNS is captured or not as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Excluded {
+    /// Ports of the pod.
+    pub inbound_ports: Vec<u16>,
+    /// Ports of others.
+    pub outbound_ports: Vec<u16>,
+    /// Networks of others.
+    pub outbound_nets: Vec<IpNet>,
 }
 
 /// The kernel's policy-routing objects that deliver marked replies to the proxy.
@@ -246,6 +259,10 @@ fn inbound(capture: &Capture) -> Vec<Rule> {
     for family in capture.families.list() {
         rules.push(tcp(*family).source(Match::Is, host(probe_address(*family))).counter().accept());
     }
+    for excluded in &capture.excluded.inbound_ports {
+        let rule = Rule::new().family(any).transport(Transport::Tcp);
+        rules.push(rule.destination_port(Match::Is, *excluded).counter().accept());
+    }
     for family in capture.families.list() {
         let rule = tcp(*family)
             .destination(Match::Not, host(loopback(*family)))
@@ -283,6 +300,16 @@ fn outbound(capture: &Capture) -> Vec<Rule> {
     for family in families {
         let own = Rule::new().family(*family).output(Match::Is, "lo");
         rules.push(own.destination(Match::Not, host(loopback(*family))).counter().accept());
+    }
+    for port in &capture.excluded.outbound_ports {
+        let rule = Rule::new().family(any).transport(Transport::Tcp);
+        rules.push(rule.destination_port(Match::Is, *port).counter().accept());
+    }
+    for net in &capture.excluded.outbound_nets {
+        let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
+        if families.contains(&family) {
+            rules.push(tcp(family).destination(Match::Is, *net).counter().accept());
+        }
     }
     for family in families {
         let rule = tcp(*family).destination(Match::Not, host(loopback(*family)));

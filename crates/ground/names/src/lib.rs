@@ -89,6 +89,12 @@ pub mod annotation {
     pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
     /// Interfaces whose traffic is captured as outbound.
     pub const REROUTE_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+    /// Ports, with commas between, on which connections reach the application uncaptured.
+    pub const EXCLUDE_INBOUND_PORTS: &str = "traffic.sidecar.istio.io/excludeInboundPorts";
+    /// Ports, with commas between, to which the pod's connections are not captured.
+    pub const EXCLUDE_OUTBOUND_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+    /// Networks, with commas between, to which the pod's connections are not captured.
+    pub const EXCLUDE_OUTBOUND_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
     /// Present on pods with a sidecar.
     pub const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
     /// Marks a pod that stands for a process outside the node's container runtime (a static pod's mirror).

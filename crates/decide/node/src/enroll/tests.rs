@@ -121,6 +121,7 @@ fn annotations_change_how_a_pod_is_captured() {
         dns: Dns::Untouched,
         families: Families::Dual,
         reroute_interfaces: vec!["tap0".into(), "tap1".into()],
+        excluded: Excluded::default(),
     };
     assert_eq!((capture, faults), (expected, vec![]));
     let (capture, faults) =
@@ -130,6 +131,34 @@ fn annotations_change_how_a_pod_is_captured() {
         faults[0],
         r#"annotation ambient.istio.io/bypass-inbound-capture is "yes": use "true" or "false""#
     );
+}
+
+#[test]
+fn annotations_exclude_ports_and_networks_and_nothing_when_one_is_not_understood() {
+    let annotated =
+        |annotations: Value| capture_of(&pod(json!({"metadata": {"annotations": annotations}})), &policy());
+    let (capture, faults) = annotated(json!({
+        annotation::EXCLUDE_INBOUND_PORTS: "9090, 9091,",
+        annotation::EXCLUDE_OUTBOUND_PORTS: "5432",
+        annotation::EXCLUDE_OUTBOUND_RANGES: "192.0.2.0/24,2001:db8::1",
+    }));
+    let excluded = Excluded {
+        inbound_ports: vec![9090, 9091],
+        outbound_ports: vec![5432],
+        outbound_nets: vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::1/128".parse().unwrap()],
+    };
+    assert_eq!((capture, faults), (Capture { excluded, ..Capture::default() }, vec![]));
+    let many = vec!["1"; 101].join(",");
+    for (name, text, told) in [
+        (annotation::EXCLUDE_INBOUND_PORTS, "80,0", "\"0\": use ports from 1 to 65535"),
+        (annotation::EXCLUDE_OUTBOUND_PORTS, "80-90", "\"80-90\": use ports"),
+        (annotation::EXCLUDE_OUTBOUND_RANGES, "*", "\"*\": use networks such as 192.0.2.0/24"),
+        (annotation::EXCLUDE_INBOUND_PORTS, &many, "101 entries: at most 100"),
+    ] {
+        let (capture, faults) = annotated(json!({ name: text }));
+        assert_eq!(capture, Capture::default(), "{name}");
+        assert!(faults.len() == 1 && faults[0].contains(name) && faults[0].contains(told), "{faults:?}");
+    }
 }
 
 #[test]

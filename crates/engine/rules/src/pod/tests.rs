@@ -23,8 +23,17 @@ fn the_rule_sets_are_the_golden_ones() {
             dns: Dns::Untouched,
             families: Families::V4,
             reroute_interfaces: vec!["tap0".into(), "tap1".into()],
+            excluded: Excluded::default(),
         }),
     );
+    let excluded = Excluded {
+        inbound_ports: vec![9090],
+        outbound_ports: vec![5432, 6379],
+        outbound_nets: vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+    };
+    let capture = Capture { excluded, ..Capture::default() };
+    check("pod-dual-excluded.golden", &plan_capture(&capture));
+    check("pod-v4-excluded.golden", &plan_capture(&Capture { families: Families::V4, ..capture }));
     check("pod-release.golden", &plan_release());
     check("host.golden", &crate::host::plan_probe_rules(0, Families::Dual));
     check(

@@ -5,7 +5,7 @@ use crate::fixture::{LIMIT, Node, PodNet, accept, connect, exchange, listen, she
 use ambit_linux::socket::{original_destination, outgoing, spoof_source};
 use ambit_names::mark;
 use ambit_rules::host::{plan_probe_addresses, plan_probe_rules};
-use ambit_rules::pod::{Dns, Inbound};
+use ambit_rules::pod::{Dns, Excluded, Inbound};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
@@ -152,6 +152,29 @@ fn bypassed_inbound_connections_reach_the_application() {
     let application = listen(&pod.netns, (ANY, 8080));
     let client = connect(&node.netns, (pod.address, 8080));
     exchange(&client, &accept(&application).0);
+}
+
+#[test]
+fn what_is_excluded_passes_by_the_proxy_and_nothing_else_does() {
+    let excluded =
+        |outbound_ports, outbound_nets| Excluded { inbound_ports: vec![9090], outbound_ports, outbound_nets };
+    let (node, pod) = captured(&Capture { excluded: excluded(vec![5432], vec![]), ..Capture::default() });
+    let at = |netns: &NetNs, port| listen(netns, (ANY, port));
+    let (application, inbound) = (at(&pod.netns, 9090), at(&pod.netns, 15006));
+    let (proxy, database, other) = (at(&pod.netns, 15001), at(&node.netns, 5432), at(&node.netns, 5433));
+    let client = connect(&node.netns, (pod.address, 9090));
+    exchange(&client, &accept(&application).0);
+    let _client = connect(&node.netns, (pod.address, 9091));
+    assert_eq!(original_destination(&accept(&inbound).0), Some((pod.address, 9091).into()));
+    let client = connect(&pod.netns, (pod.gateway, 5432));
+    exchange(&client, &accept(&database).0);
+    let _client = connect(&pod.netns, (pod.gateway, 5433));
+    assert_eq!(original_destination(&accept(&proxy).0), Some((pod.gateway, 5433).into()));
+    // Whole networks.
+    let capture = Capture { excluded: excluded(vec![], vec![pod.gateway.into()]), ..Capture::default() };
+    put_in_place("shop/web", &pod.netns, &[pod.address], &capture).unwrap();
+    let client = connect(&pod.netns, (pod.gateway, 5433));
+    exchange(&client, &accept(&other).0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ambit_proto::zds::{
 };
 use ambit_proto::{security, workload};
 use ambit_proxy::{Endpoint, Error, Settings};
-use ambit_rules::pod::{Capture, Dns, Families, Inbound, plan_capture, plan_routes};
+use ambit_rules::pod::{Capture, Dns, Excluded, Families, Inbound, plan_capture, plan_routes};
 use ambit_runtime::{Clock, Readiness, Shutdown};
 use prost::Message as _;
 use std::net::{IpAddr, SocketAddr};
@@ -100,6 +100,7 @@ impl Pod {
             dns: Dns::Untouched,
             families: Families::V4,
             reroute_interfaces: vec![],
+            excluded: Excluded::default(),
         };
         pod.ns
             .run(|| {
