@@ -69,7 +69,7 @@ pub(crate) fn run(suite: &mut Suite, programs: &Path) -> Result<()> {
 }
 
 /// A path on which any process can open the namespace, as long as this one keeps it.
-fn path_of(namespace: &NetNs) -> PathBuf {
+pub(crate) fn path_of(namespace: &NetNs) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd()).into()
 }
 
@@ -203,7 +203,7 @@ fn address(n: usize) -> String {
 }
 
 /// A pod's namespace, with the pod's address on a link.
-fn namespace(address: &str) -> Result<NetNs> {
+pub(crate) fn namespace(address: &str) -> Result<NetNs> {
     let namespace = NetNs::create_private()?;
     let address: ipnet::IpNet = format!("{address}/32").parse()?;
     namespace.run(|| link::add_bridge("eth0").and_then(|()| link::add_address("eth0", address)))??;
@@ -229,7 +229,8 @@ async fn objects(client: &kube::Client) -> Result<()> {
     Ok(())
 }
 
-async fn create<K>(api: &Api<K>, object: Value) -> Result<()>
+/// Creates an object from JSON.
+pub(crate) async fn create<K>(api: &Api<K>, object: Value) -> Result<()>
 where
     K: kube::Resource + Clone + serde::Serialize + DeserializeOwned + std::fmt::Debug,
 {
@@ -238,7 +239,7 @@ where
 }
 
 /// A proxy that has a pod as soon as it hears of it.
-async fn acknowledge(socket: PathBuf, stop: Shutdown) -> Result<()> {
+pub(crate) async fn acknowledge(socket: PathBuf, stop: Shutdown) -> Result<()> {
     let connect = async {
         loop {
             match Connection::connect(&socket) {

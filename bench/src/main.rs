@@ -5,6 +5,7 @@ mod add;
 mod apiserver;
 mod collections;
 mod dns;
+mod enroll;
 mod informers;
 mod measure;
 mod pods;
@@ -55,6 +56,7 @@ fn main() -> Result<()> {
     informers::run(&mut suite, &arguments.programs)?;
     apiserver::run(&mut suite, &arguments.programs)?;
     add::run(&mut suite, &arguments.programs)?;
+    enroll::run(&mut suite)?;
     let measurements = suite.finish()?;
     match arguments.output {
         Output::Table => println!("{}", measure::table(&measurements)),
@@ -70,6 +72,7 @@ fn once(work: &str) -> Result<()> {
             println!("{}", collections::memory()?);
         }
         writes::MEMORY => println!("{}", writes::memory()?),
+        place if place.starts_with(enroll::AGENT) => enroll::agent(&place[enroll::AGENT.len()..])?,
         view if view.starts_with(informers::VIEW) => {
             println!("{}", informers::view(&view[informers::VIEW.len()..])?);
         }

@@ -189,6 +189,13 @@ pub(crate) fn resident() -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
+/// Bytes of memory that belong to a process, shared pages counted in part.
+pub(crate) fn proportional(process: u32) -> Result<u64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

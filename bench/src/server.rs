@@ -1,5 +1,6 @@
 //! The API server as a process of its own.
 
+use crate::measure::proportional;
 use ambit_kube::Liveness;
 use ambit_runtime::Clock;
 use anyhow::{Context as _, Result, ensure};
@@ -85,9 +86,7 @@ impl Server {
 
     /// Bytes of memory that belong to the process, shared pages counted in part.
     pub(crate) fn memory(&self) -> Result<u64> {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id()))?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        proportional(self.process.id())
     }
 }
 
