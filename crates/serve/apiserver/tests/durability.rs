@@ -3,11 +3,12 @@
 
 use ambit_api::core::v1::ConfigMap;
 use ambit_apiserver::{ApiServer, DiskError, Error, Settings, Storage};
-use ambit_runtime::Clock;
+use ambit_runtime::{Clock, Entropy};
 use ambit_trust::pki::ClusterPki;
 use futures::TryStreamExt as _;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use rand::Rng as _;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -23,7 +24,12 @@ const DISK_BYTES: usize = 16 << 20;
 const BALLAST_BYTES: usize = 6 << 20;
 /// Long enough for anything that will happen at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Writes that the child must have acknowledged before it is killed.
+/// Set in the same child: makes its objects' names its own.
+const CHILD_ROUND: &str = "AMBIT_TEST_CHILD_ROUND";
+/// How often the child is killed, if told.
+const KILLS: &str = "AMBIT_TEST_KILLS";
+const KILLS_AT_LEAST: usize = 5;
+/// It is killed after fewer acknowledgements than this.
 const ACKNOWLEDGED: usize = 200;
 /// Clients of the child at once, so that commits hold several writes.
 const WRITERS: usize = 4;
@@ -57,12 +63,13 @@ fn map(name: String) -> ConfigMap {
 #[tokio::test]
 async fn child_that_writes_until_it_is_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR) else { return };
-    let server = open(Path::new(&dir)).await.unwrap();
+    let round = std::env::var(CHILD_ROUND).unwrap();
+    let server = reopen(Path::new(&dir)).await;
     let writer = |w: usize| {
-        let maps = maps(&server);
+        let (maps, round) = (maps(&server), round.clone());
         async move {
             for i in 0.. {
-                let name = format!("m-{w}-{i}");
+                let name = format!("m-{round}-{w}-{i}");
                 let made = maps.create(&PostParams::default(), &map(name.clone())).await.unwrap();
                 let mut last = made.resource_version().unwrap();
                 if i % 3 == 0 {
@@ -85,14 +92,15 @@ async fn child_that_writes_until_it_is_killed() {
     futures::future::join_all((0..WRITERS).map(writer)).await;
 }
 
-/// INV-04: every write that the API server has answered survives `kill -9`; revisions never go back; a watch resumed
-/// at a revision from before misses and repeats nothing.
-#[tokio::test]
-async fn inv_04_acknowledged_writes_survive_kill_9() {
-    let dir = tempfile::tempdir().unwrap();
+/// A write that was answered: object, revision, and what became of the object by number: changed, deleted, kept.
+type Acknowledged = (String, u64, String);
+
+/// Lets a child write on the directory and kills it after so many acknowledgements; returns all of them.
+fn killed_after(dir: &Path, round: usize, enough: usize) -> Vec<Acknowledged> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_writes_until_it_is_killed", "--nocapture", "--test-threads=1"])
-        .env(CHILD_DIR, dir.path())
+        .env(CHILD_DIR, dir)
+        .env(CHILD_ROUND, round.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -104,34 +112,51 @@ async fn inv_04_acknowledged_writes_survive_kill_9() {
         if let ["ack", name, revision, fate] = words[..] {
             acknowledged.push((name.to_owned(), revision.parse::<u64>().unwrap(), fate.to_owned()));
         }
-        if acknowledged.len() == ACKNOWLEDGED {
+        if acknowledged.len() == enough {
             child.kill().unwrap();
         }
     }
     child.wait().unwrap();
-    assert!(acknowledged.len() >= ACKNOWLEDGED, "the child ended by itself after {}", acknowledged.len());
+    assert!(acknowledged.len() >= enough, "the child ended by itself after {}", acknowledged.len());
+    acknowledged
+}
 
-    let server = open(dir.path()).await.unwrap();
-    let maps = maps(&server);
-    let list = maps.list(&ListParams::default()).await.unwrap();
-    let now: u64 = list.metadata.resource_version.clone().unwrap().parse().unwrap();
-    let found: BTreeMap<String, &ConfigMap> = list.iter().map(|m| (m.name_any(), m)).collect();
-    for (name, revision, fate) in &acknowledged {
-        assert!(now >= *revision, "revision {revision} of {name} is after the newest one, {now}");
-        match (fate.as_str(), found.get(name)) {
-            ("1", kept) => assert!(kept.is_none(), "{name} was deleted"),
-            ("0", Some(kept)) => assert_eq!(kept.data, None, "{name} was changed"),
-            (_, Some(kept)) => assert_eq!(kept.resource_version(), Some(revision.to_string()), "{name}"),
-            (_, None) => panic!("{name} is lost"),
+/// INV-04: every write that the API server has answered survives `kill -9`; revisions never go back; a watch resumed
+/// at a revision from before misses and repeats nothing. `AMBIT_TEST_KILLS=1000` kills that often.
+#[tokio::test]
+async fn inv_04_acknowledged_writes_survive_kill_9() {
+    let dir = tempfile::tempdir().unwrap();
+    let kills = std::env::var(KILLS).map_or(KILLS_AT_LEAST, |kills| kills.parse().unwrap());
+    let mut before = 0;
+    for round in 0..kills {
+        let enough = Entropy.rng().random_range(1..ACKNOWLEDGED);
+        let path = dir.path().to_owned();
+        // Not on this thread: what the server before left to do must be done, or the child waits for it.
+        let acknowledged =
+            tokio::task::spawn_blocking(move || killed_after(&path, round, enough)).await.unwrap();
+        let server = reopen(dir.path()).await;
+        let maps = maps(&server);
+        let list = maps.list(&ListParams::default()).await.unwrap();
+        let now: u64 = list.metadata.resource_version.clone().unwrap().parse().unwrap();
+        assert!(now > before, "revision {now} is not after {before}, which was read before kill {round}");
+        let found: BTreeMap<String, &ConfigMap> = list.iter().map(|m| (m.name_any(), m)).collect();
+        for (name, revision, fate) in &acknowledged {
+            assert!(now >= *revision, "revision {revision} of {name} is after the newest one, {now}");
+            match (fate.as_str(), found.get(name)) {
+                ("1", kept) => assert!(kept.is_none(), "{name} was deleted"),
+                ("0", Some(kept)) => assert_eq!(kept.data, None, "{name} was changed"),
+                (_, Some(kept)) => assert_eq!(kept.resource_version(), Some(revision.to_string()), "{name}"),
+                (_, None) => panic!("{name} is lost"),
+            }
         }
+        let made = maps.create(&PostParams::default(), &map(format!("after-{round}"))).await.unwrap();
+        before = made.resource_version().unwrap().parse().unwrap();
+        assert_eq!(before, now + 1, "revisions go on where they were");
+        let from = acknowledged[acknowledged.len() / 2].1;
+        replay_equals_list(&maps, from, before).await;
+        // So that the next round is not slower than this one.
+        maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
     }
-    let made = maps.create(&PostParams::default(), &map("after".into())).await.unwrap();
-    assert_eq!(
-        made.resource_version().unwrap().parse::<u64>().unwrap(),
-        now + 1,
-        "revisions go on where they were"
-    );
-    replay_equals_list(&maps, acknowledged[10].1, now + 1).await;
 }
 
 /// Watches from a revision of the killed server on, and applies the events to the state of that revision.
