@@ -128,6 +128,8 @@ pub struct CustomType {
     pub selectable_fields: Vec<String>,
     /// Paths to values of the additional printer columns.
     pub(crate) column_paths: Vec<crate::jsonpath::JsonPath>,
+    /// Its rules in CEL.
+    pub(crate) rules: crate::rules::RuleSet,
     /// The schema as the definition has it, for OpenAPI.
     pub(crate) published: Value,
 }

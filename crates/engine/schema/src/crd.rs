@@ -11,6 +11,7 @@ use crate::cells::{self, Column};
 use crate::fault::Faults;
 use crate::jsonpath::JsonPath;
 use crate::path::Path;
+use crate::rules::{self, RuleSet};
 use crate::schema::{Field, Schema, Shape};
 use crate::structural;
 use crate::{served, table};
@@ -180,9 +181,7 @@ impl Definition<'_> {
             let texts: Vec<_> = faults.iter().take(LISTED_MAX).map(ToString::to_string).collect();
             return Err(texts.join("; "));
         }
-        let mut unenforced = Vec::new();
-        structural::rule_places(&Path::Root, schema, &mut unenforced);
-        Ok((as_root(structural::read(schema)), unenforced))
+        Ok((as_root(structural::read(schema)), rules::unenforced(schema)))
     }
 
     fn resource_type(&self, version: &Value, schema: Schema) -> ResourceType {
@@ -212,6 +211,10 @@ impl Definition<'_> {
                 scale: scale_paths(&version["subresources"]["scale"]),
                 selectable_fields: selectable_fields(version),
                 column_paths,
+                rules: RuleSet::of(
+                    &version["schema"]["openAPIV3Schema"],
+                    (api_version(group, name), group, kind),
+                ),
                 published: version["schema"]["openAPIV3Schema"].clone(),
             }),
             schema,

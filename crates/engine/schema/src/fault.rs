@@ -112,6 +112,13 @@ impl Faults {
         }
     }
 
+    /// A fault at a path that is text already.
+    pub(crate) fn at(&mut self, path: String, kind: FaultKind, message: String) {
+        if self.0.len() < Self::COUNT_MAX {
+            self.0.push(FieldFault { path, kind, message, bad_value: None });
+        }
+    }
+
     pub(crate) fn required(&mut self, path: &Path<'_>, message: impl Into<String>) {
         self.push(path, FaultKind::Required, None, message.into());
     }

@@ -14,6 +14,7 @@ mod parse;
 mod path;
 mod protobuf;
 mod quantity;
+mod rules;
 mod schema;
 mod select;
 mod served;

@@ -212,23 +212,6 @@ fn check_logic(path: &Path<'_>, schema: &Value, faults: &mut Faults, depth: usiz
     }
 }
 
-/// The places whose `x-kubernetes-validations` nothing enforces.
-pub(crate) fn rule_places(path: &Path<'_>, schema: &Value, places: &mut Vec<String>) {
-    if schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty()) {
-        let place = path.to_string();
-        places.push(if place.is_empty() { ".".to_owned() } else { place });
-    }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        rule_places(&path.field(name), property, places);
-    }
-    if schema["additionalProperties"].is_object() {
-        rule_places(&path.key("*"), &schema["additionalProperties"], places);
-    }
-    if schema["items"].is_object() {
-        rule_places(&path.key("*"), &schema["items"], places);
-    }
-}
-
 /// Reads a schema that `check` found nothing wrong with.
 pub(crate) fn read(schema: &Value) -> Schema {
     Schema {

@@ -92,6 +92,7 @@ impl ResourceType {
         let mut faults = Faults::default();
         metadata::object_metadata(self, object, &mut faults);
         self.validate_content(object, &mut faults);
+        self.validate_rules(object, None, &mut faults);
         faults.into_vec()
     }
 
@@ -109,7 +110,15 @@ impl ResourceType {
         {
             check(new, old, &mut faults);
         }
+        self.validate_rules(new, Some(old), &mut faults);
         faults.into_vec()
+    }
+
+    /// Rules are about objects whose fields are right in themselves.
+    fn validate_rules(&self, new: &Value, old: Option<&Value>, faults: &mut Faults) {
+        if let Some(custom) = self.custom.as_ref().filter(|_| faults.is_empty()) {
+            custom.rules.check(new, old, faults);
+        }
     }
 
     fn validate_content(&self, object: &Value, faults: &mut Faults) {

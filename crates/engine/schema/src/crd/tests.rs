@@ -29,8 +29,9 @@ fn problems() {
         |of| schema(of)["spec"]["properties"]["bad"] = json!({}),
         &[("NonStructuralSchema", "Violations", true)],
     );
+    check(|of| schema(of)["spec"]["x-kubernetes-validations"] = json!([{"rule": "self.replicas > 0"}]), &[]);
     check(
-        |of| schema(of)["spec"]["x-kubernetes-validations"] = json!([{"rule": "self.replicas > 0"}]),
+        |of| schema(of)["spec"]["x-kubernetes-validations"] = json!([{"rule": "self.?replicas"}]),
         &[("UnenforcedRules", "RulesNotSupported", false)],
     );
     let conflict = |reason| [("NamesAccepted", reason, true)];

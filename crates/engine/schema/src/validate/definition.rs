@@ -8,7 +8,7 @@ use super::{items, text};
 use crate::fault::Faults;
 use crate::jsonpath::JsonPath;
 use crate::path::Path;
-use crate::structural;
+use crate::{rules, structural};
 
 /// The annotation that groups of the Kubernetes project need.
 const APPROVED: &str = "api-approved.kubernetes.io";
@@ -96,7 +96,9 @@ fn versions(spec: &Value, path: &Path<'_>, faults: &mut Faults) {
         }
         seen.push(name);
         let schema = &version["schema"]["openAPIV3Schema"];
-        structural::check(&path.field("schema").field("openAPIV3Schema"), schema, faults);
+        let schema_path = path.field("schema");
+        structural::check(&schema_path.field("openAPIV3Schema"), schema, faults);
+        rules::check(&schema_path.field("openAPIV3Schema"), schema, faults);
         json_paths(version, &path, faults);
     }
 }
