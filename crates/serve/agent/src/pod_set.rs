@@ -1,7 +1,7 @@
 //! Sets of pod addresses in the host's network namespace: those that the node's probes may reach as plain text, and
 //! those that are kept off the network until their pods are captured.
 //!
-//! One thread owns a set: it lives in the host's network namespace and does one change at a time.
+//! One thread owns a set: it lives in the host's network namespace, and does all changes that wait for it at once.
 
 use crate::Error;
 use ambit_linux::netns::NetNs;
@@ -21,6 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Changes waiting for the thread.
 const QUEUE_MAX: usize = 1024;
+/// Changes that are done in one transaction at most.
+const TOGETHER_MAX: usize = 128;
 
 type Reply = oneshot::Sender<Result<(), ambit_linux::Error>>;
 
@@ -142,7 +144,7 @@ fn of_families(addresses: &[IpAddr], families: Families) -> Vec<IpAddr> {
 }
 
 /// Which pod has which address. A change costs as much as the pod has addresses, however many pods there are.
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Owners {
     by_address: HashMap<IpAddr, String>,
     by_uid: HashMap<String, Vec<IpAddr>>,
@@ -176,35 +178,71 @@ impl Owners {
     }
 }
 
-/// The thread: which pod has which address, and the changes to it.
+/// A change to the addresses of one pod.
+struct Wanted {
+    uid: String,
+    addresses: Vec<IpAddr>,
+    reply: Reply,
+}
+
+/// The thread: which pod has which address, and the changes to it. Changes that wait are done together: after every
+/// transaction that removes something, the kernel makes the next one wait for its readers.
 fn own(host: &NetNs, plans: Plans, mut owners: Owners, mut changes: mpsc::Receiver<Change>) {
     // Entering once: the thread does nothing else.
     let _ = host.run(|| {
-        while let Some(change) = changes.blocking_recv() {
-            let (outcome, reply) = match change {
-                Change::Set { uid, addresses, reply } => (set(plans, &mut owners, &uid, &addresses), reply),
-                Change::Uninstall { reply } => {
-                    owners = Owners::default();
-                    (nft::apply(&(plans.uninstall)()), reply)
+        while let Some(first) = changes.blocking_recv() {
+            let (mut together, mut uninstall, mut next) = (Vec::new(), None, Some(first));
+            while let Some(change) = next.take() {
+                match change {
+                    Change::Set { uid, addresses, reply } => together.push(Wanted { uid, addresses, reply }),
+                    Change::Uninstall { reply } => uninstall = Some(reply),
                 }
-            };
-            // The one who asked may have given up.
-            let _ = reply.send(outcome);
+                if uninstall.is_none() && together.len() < TOGETHER_MAX {
+                    next = changes.try_recv().ok();
+                }
+            }
+            set_all(plans, &mut owners, together);
+            if let Some(reply) = uninstall {
+                owners = Owners::default();
+                // The one who asked may have given up.
+                let _ = reply.send(nft::apply(&(plans.uninstall)()));
+            }
         }
     });
 }
 
-fn set(plans: Plans, owners: &mut Owners, uid: &str, addresses: &[IpAddr]) -> Result<(), ambit_linux::Error> {
+/// Does all changes in one transaction; should the kernel refuse it, each in its own, so that only those fail that must.
+fn set_all(plans: Plans, owners: &mut Owners, together: Vec<Wanted>) {
+    if together.len() > 1 {
+        let (mut after, mut batch) = (owners.clone(), Batch::default());
+        for Wanted { uid, addresses, .. } in &together {
+            batch.commands.extend(planned(plans, &after, uid, addresses).commands);
+            after.assign(uid, addresses);
+        }
+        if batch.commands.is_empty() || nft::apply(&batch).is_ok() {
+            *owners = after;
+            together.into_iter().for_each(|wanted| drop(wanted.reply.send(Ok(()))));
+            return;
+        }
+    }
+    for Wanted { uid, addresses, reply } in together {
+        let batch = planned(plans, owners, &uid, &addresses);
+        let outcome = if batch.commands.is_empty() { Ok(()) } else { nft::apply(&batch) };
+        if outcome.is_ok() {
+            owners.assign(&uid, &addresses);
+        }
+        let _ = reply.send(outcome);
+    }
+}
+
+/// What makes the set hold exactly these addresses of a pod.
+fn planned(plans: Plans, owners: &Owners, uid: &str, addresses: &[IpAddr]) -> Batch {
     let stale = owners.stale(uid, addresses);
     let held = |address: &IpAddr| owners.by_address.get(address).map(String::as_str) == Some(uid);
     let new: Vec<IpAddr> = addresses.iter().filter(|address| !held(address)).copied().collect();
     let mut batch = (plans.remove)(&stale);
     batch.commands.extend((plans.add)(&new, uid).commands);
-    if !batch.commands.is_empty() {
-        nft::apply(&batch)?;
-    }
-    owners.assign(uid, addresses);
-    Ok(())
+    batch
 }
 
 #[cfg(test)]

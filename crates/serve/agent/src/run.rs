@@ -30,6 +30,8 @@ use tokio::sync::{mpsc, watch};
 
 /// Mode of the directories of sockets: only root and its group can enter.
 pub(crate) const SOCKET_DIRECTORY_MODE: u32 = 0o750;
+/// Running pods that are captured or released at once: most of the time of each is the kernel's, and waits of many overlap.
+const ENROLLED_AT_ONCE: usize = 32;
 /// Refusals of proxies waiting to be looked at.
 const REFUSED_MAX: usize = 256;
 
@@ -86,7 +88,7 @@ pub async fn run(
     };
     let outcome = match started.await {
         Ok(restored) => {
-            let queue = Queue::new("enroll pods");
+            let queue = Queue::with_workers("enroll pods", ENROLLED_AT_ONCE);
             let (enroller, owner) = enroll::new(context, restored, refused, queue.clone(), metrics.clone());
             feed(&queue, &pods, &namespaces, &metrics);
             let at_stop = settings.clone();

@@ -37,6 +37,32 @@ async fn the_set_follows_the_pods_and_a_recycled_address_stays_with_its_new_pod(
 }
 
 #[tokio::test]
+async fn changes_at_the_same_time_are_done_together_and_only_those_fail_that_must() {
+    let host = NetNs::create_private().unwrap();
+    let probes = PodSet::install_probes(&host, 0, Families::Dual).unwrap();
+    let addresses: Vec<IpAddr> = (0..200_u8).map(|n| IpAddr::from([10, 0, 0, n])).collect();
+    let all = |set: fn(usize) -> bool| {
+        let changes = addresses.iter().enumerate().map(|(n, address)| {
+            let (probes, uid) = (probes.clone(), format!("pod-{n}"));
+            let wanted: Vec<IpAddr> = set(n).then_some(*address).into_iter().collect();
+            async move { probes.set(&uid, &wanted).await.is_ok() }
+        });
+        futures::future::join_all(changes)
+    };
+    assert!(all(|_| true).await.into_iter().all(|done| done));
+    assert_eq!(listed(&host).matches(" comment \"pod-").count(), 200);
+    assert!(all(|n| n % 2 == 0).await.into_iter().all(|done| done));
+    assert_eq!(listed(&host).matches(" comment \"pod-").count(), 100);
+    // Somebody else has taken one away: its removal fails, and no other.
+    let element = "delete element inet istio-ambient-nat istio-inpod-probes-v4 { 10.0.0.8 }";
+    host.run(|| std::process::Command::new("nft").arg(element).status().unwrap()).unwrap();
+    let done = all(|_| false).await;
+    let failed: Vec<usize> = done.iter().enumerate().filter(|(_, done)| !**done).map(|(n, _)| n).collect();
+    assert_eq!(failed, [8]);
+    assert_eq!(listed(&host).matches(" comment \"pod-").count(), 0);
+}
+
+#[tokio::test]
 async fn addresses_of_families_that_are_not_captured_are_left_out() {
     let host = NetNs::create_private().unwrap();
     let probes = PodSet::install_probes(&host, 0, Families::V4).unwrap();
