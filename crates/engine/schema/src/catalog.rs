@@ -109,6 +109,8 @@ pub struct ResourceType {
     pub stored_plural: String,
     /// The version objects are stored in; the same as `stored_as.version`.
     pub storage_version: String,
+    /// Whether no part of this product acts on such objects: they are kept for others.
+    pub is_unattended: bool,
     /// Set on custom resources.
     pub custom: Option<CustomType>,
     pub(crate) schema: Schema,
@@ -200,6 +202,7 @@ impl ResourceType {
             stored_as: GroupVersionKind::new(group, version, kind),
             stored_plural: String::new(),
             storage_version: version.to_owned(),
+            is_unattended: false,
             custom: None,
             schema,
             columns: Vec::new(),
@@ -227,6 +230,7 @@ impl ResourceType {
             verbs: served.verbs,
             subresources: served.subresources,
             stored_as,
+            is_unattended: served.is_unattended,
             custom: None,
             schema: Schema::of(Shape::Definition(id)),
         }

@@ -205,6 +205,7 @@ impl Definition<'_> {
             stored_plural: self.names("plural").to_owned(),
             storage_version: stored_as.version.clone(),
             stored_as,
+            is_unattended: false,
             custom: Some(CustomType {
                 definition_name: self.name().to_owned(),
                 deprecation_warning: self.deprecation_warning(version),

@@ -35,6 +35,7 @@ pub use protobuf::{ProtobufError, decode_protobuf};
 pub use quantity::Quantity;
 pub use schema::{Field, ListKind, MapKind, PatchStrategy, Rules, Schema, Shape};
 pub use table::DefinitionId;
+pub use validate::selects;
 
 /// The Kubernetes version whose types and behaviour this room has.
 pub const KUBERNETES_VERSION: &str = "1.35.0";

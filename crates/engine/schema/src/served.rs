@@ -19,6 +19,8 @@ pub(crate) struct Served {
     pub(crate) categories: Vec<String>,
     pub(crate) stored_as: Option<GroupVersionKind>,
     pub(crate) subresources: Vec<Subresource>,
+    /// No part of this product acts on such objects.
+    pub(crate) is_unattended: bool,
 }
 
 /// The list, in its order.
@@ -45,8 +47,13 @@ fn parse_line(line: &str) -> Served {
         categories: Vec::new(),
         stored_as: None,
         subresources: Vec::new(),
+        is_unattended: false,
     };
     for word in words {
+        if word == "unattended" {
+            served.is_unattended = true;
+            continue;
+        }
         let list = |value: &str| value.split(',').map(str::to_owned).collect();
         match word.split_once('=').expect("attributes are key=value") {
             ("short", value) => served.short_names = list(value),

@@ -1,6 +1,7 @@
 //! Validation of whole objects: what the type table can say, then what each definition adds.
 
 mod apps;
+mod batch;
 mod container;
 mod core;
 mod custom;
@@ -12,7 +13,10 @@ mod network;
 mod pod;
 mod pod_update;
 mod rbac;
+mod storage;
 mod volume;
+
+pub use metadata::selects;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -31,8 +35,13 @@ type Check = fn(&Value, &Path<'_>, &mut Faults);
 type UpdateCheck = fn(&Value, &Value, &mut Faults);
 
 const CHECKS: &[(&str, Check)] = &[
+    ("api.apps.v1.DaemonSetSpec", apps::daemon_set_spec),
     ("api.apps.v1.DeploymentSpec", apps::deployment_spec),
     ("api.apps.v1.ReplicaSetSpec", apps::replica_set_spec),
+    ("api.apps.v1.StatefulSetSpec", apps::stateful_set_spec),
+    ("api.autoscaling.v2.HorizontalPodAutoscalerSpec", storage::autoscaler_spec),
+    ("api.batch.v1.CronJob", batch::cron_job),
+    ("api.batch.v1.JobSpec", batch::job_spec),
     ("api.coordination.v1.LeaseSpec", core::lease_spec),
     ("api.core.v1.ConfigMap", core::config_map),
     ("api.core.v1.Container", container::container),
@@ -42,6 +51,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("api.core.v1.HTTPGetAction", container::http_get),
     ("api.core.v1.LocalObjectReference", core::local_reference),
     ("api.core.v1.Node", core::node),
+    ("api.core.v1.PersistentVolumeClaimSpec", storage::claim_spec),
+    ("api.core.v1.PersistentVolumeSpec", storage::volume_spec),
     ("api.core.v1.PodSpec", pod::pod_spec),
     ("api.core.v1.PodTemplateSpec", pod::pod_template),
     ("api.core.v1.Probe", container::probe),
@@ -54,26 +65,36 @@ const CHECKS: &[(&str, Check)] = &[
     ("api.core.v1.Volume", volume::volume),
     ("api.core.v1.VolumeMount", volume::volume_mount),
     ("api.discovery.v1.EndpointSlice", network::endpoint_slice),
+    ("api.networking.v1.IngressSpec", network::ingress_spec),
+    ("api.policy.v1.PodDisruptionBudgetSpec", storage::disruption_budget_spec),
     ("api.rbac.v1.AggregationRule", rbac::aggregation),
     ("api.rbac.v1.ClusterRole", rbac::cluster_role),
     ("api.rbac.v1.ClusterRoleBinding", rbac::cluster_role_binding),
     ("api.rbac.v1.Role", rbac::role),
     ("api.rbac.v1.RoleBinding", rbac::role_binding),
+    ("api.scheduling.v1.PriorityClass", storage::priority_class),
+    ("api.storage.v1.StorageClass", storage::class),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition::definition),
     ("apimachinery.pkg.apis.meta.v1.LabelSelector", metadata::label_selector),
 ];
 
 const UPDATE_CHECKS: &[(&str, UpdateCheck)] = &[
+    ("api.apps.v1.DaemonSet", apps::selector_update),
     ("api.apps.v1.Deployment", apps::selector_update),
     ("api.apps.v1.ReplicaSet", apps::selector_update),
+    ("api.apps.v1.StatefulSet", apps::stateful_set_update),
+    ("api.batch.v1.Job", batch::job_update),
     ("api.core.v1.ConfigMap", core::immutable_data_update),
     ("api.core.v1.Node", core::node_update),
+    ("api.core.v1.PersistentVolumeClaim", storage::claim_update),
     ("api.core.v1.Pod", pod_update::pod_update),
     ("api.core.v1.Secret", core::secret_update),
     ("api.core.v1.Service", network::service_update),
     ("api.discovery.v1.EndpointSlice", network::endpoint_slice_update),
     ("api.rbac.v1.ClusterRoleBinding", rbac::binding_update),
     ("api.rbac.v1.RoleBinding", rbac::binding_update),
+    ("api.scheduling.v1.PriorityClass", storage::priority_class_update),
+    ("api.storage.v1.StorageClass", storage::class_update),
     (
         "apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
         definition::definition_update,

@@ -2,8 +2,10 @@
 
 mod address;
 mod definition;
+mod job;
 mod namespace;
 mod pod;
+mod priority;
 mod secret;
 mod service_account;
 
@@ -39,10 +41,12 @@ pub(crate) async fn create<'a>(
     match (&*kind.group, &*kind.kind) {
         ("", "Namespace") => namespace::complete_new(value),
         ("", "Pod") => {
+            priority::resolve(cluster, kind, value)?;
             service_account::attach(cluster, value).await?;
             pod::complete_new(value);
         }
         ("", "Secret") => secret::fold_string_data(value),
+        ("batch", "Job") => job::complete_new(value),
         ("", "Service") => return address::allocate(cluster, kind, value, None).await,
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition::accept(cluster, kind, value)?,
         _ if kind.is_custom() => definition::check_open(cluster, kind, value)?,

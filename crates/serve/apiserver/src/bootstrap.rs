@@ -17,6 +17,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// Classes of pods that the cluster or a node needs. Source: kubernetes pkg/apis/scheduling/v1/helpers.go.
+const SYSTEM_PRIORITIES: [(&str, i64, &str); 2] = [
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
 /// Name of the service and of its slice.
 const SERVICE: &str = "kubernetes";
 /// Name of its port. Source: kube-apiserver's kubernetesservice controller.
@@ -30,6 +43,10 @@ pub(crate) async fn bootstrap(cluster: &Arc<Cluster>, advertise: Option<SocketAd
         ensure(cluster, ("", "Namespace"), "", json!({"metadata": {"name": name}})).await?;
     }
     roles(cluster).await?;
+    for (name, value, what) in SYSTEM_PRIORITIES {
+        let class = json!({"metadata": {"name": name}, "value": value, "description": what});
+        ensure(cluster, ("scheduling.k8s.io", "PriorityClass"), "", class).await?;
+    }
     let first = first_address(&cluster.options.service_cidr);
     let labels = json!({"component": "apiserver", "provider": SERVICE});
     let port = advertise.map_or(SERVICE_PORT, |address| address.port());

@@ -35,6 +35,13 @@ pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target)
     let object = create_object(cluster, target, decoded.object, (effect, &Record::By(author))).await?;
     let mut response = answer::encoded(StatusCode::CREATED, view.encoding, view.object(kind, &object))?;
     answer::warn(&mut response, &decoded.warnings);
+    if kind.is_unattended {
+        let resource = kind.group_resource();
+        answer::warn(
+            &mut response,
+            &[format!("no part of Ambit acts on {resource}: it is kept for whoever does")],
+        );
+    }
     Ok(response)
 }
 

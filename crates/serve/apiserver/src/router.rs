@@ -13,6 +13,7 @@ use crate::node_logs;
 use crate::read;
 use crate::request::{Call, Part, Target, User};
 use crate::reviews;
+use crate::scale;
 use crate::selector::Selector;
 use crate::status::{Answer, Failure};
 use crate::subresources;
@@ -236,7 +237,7 @@ async fn subresource(
         ("pods", "eviction", "create") => subresources::evict(cluster, call, target).await,
         ("pods", "log", "get") => node_logs::logs(cluster, call, target).await,
         ("serviceaccounts", "token", "create") => subresources::token(cluster, call, target),
-        ("deployments" | "replicasets", "scale", _) => subresources::scale(cluster, call, target).await,
+        (_, "scale", _) => scale::scale(cluster, call, target).await,
         _ => Err(Failure::not_implemented(format!(
             "{verb} of {}/{name} is not supported by this server yet",
             target.kind.group_resource()

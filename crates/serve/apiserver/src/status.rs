@@ -174,6 +174,11 @@ impl Failure {
         }
     }
 
+    /// An eviction that a budget does not allow now.
+    pub(crate) fn disruption(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
     pub(crate) fn too_many_requests() -> Self {
         let message = "too many requests are being answered, please try again later";
         Self {

@@ -1,17 +1,17 @@
-//! Parts of objects that are acted on rather than stored: binding, eviction, scale and tokens.
+//! Parts of objects that are acted on rather than stored: binding, eviction and tokens.
 
 use crate::answer::{self, Body};
-use crate::apply::{self, APPLY};
 use crate::cluster::Cluster;
 use crate::create::decode;
 use crate::delete;
-use crate::modify::{Patch, change};
-use crate::ownership::{Author, Record};
-use crate::request::{Call, Effect, Part, Target, text};
+use crate::disruption;
+use crate::modify::change;
+use crate::ownership::Record;
+use crate::request::{Call, Part, Target, text};
 use crate::status::{Answer, Failure};
 use crate::tokens::{Claims, Reference, Subject};
-use ambit_schema::{FieldValidation, GroupVersionKind, Parsed, decode_kind};
-use http::{Method, Response, StatusCode};
+use ambit_schema::{GroupVersionKind, Parsed, decode_kind};
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
 /// Reads the body of a kind that belongs to a subresource.
-fn body(call: &Call, (group, version, kind): (&str, &str, &str)) -> Answer<Value> {
+pub(crate) fn body(call: &Call, (group, version, kind): (&str, &str, &str)) -> Answer<Value> {
     let Parsed { value, duplicates } = call.parsed_body(&GroupVersionKind::new(group, version, kind))?;
     let found = text(&value, "/kind");
     if !found.is_empty() && found != kind {
@@ -81,11 +81,13 @@ pub(crate) async fn bind(
     Ok(success(StatusCode::CREATED))
 }
 
-/// Answers a POST to `pods/NAME/eviction`. No disruption budgets are served, so nothing stands against it.
+/// Answers a POST to `pods/NAME/eviction`: a deletion that the pod's disruption budget allows.
 pub(crate) async fn evict(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
     let eviction = body(call, ("policy", "v1", "Eviction"))?;
     let options = eviction.get("deleteOptions").cloned().unwrap_or(Value::Null);
     let options = delete::Options::of(&options, call)?;
+    let pod = cluster.stored(target)?.value.value();
+    disruption::allow(cluster, call.effect()?, target, &pod).await?;
     delete::delete_object(cluster, target, &options).await?;
     Ok(success(StatusCode::CREATED))
 }
@@ -188,93 +190,6 @@ fn bound_object(cluster: &Cluster, target: &Target, reference: &Value) -> Answer
         }
         "Secret" => (None, reference, None),
         _ => (None, None, reference),
-    })
-}
-
-/// Answers requests for `deployments/NAME/scale` and the like.
-pub(crate) async fn scale(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
-    if call.method == Method::GET {
-        let stored = cluster.stored(target)?;
-        return answer::plain(call, StatusCode::OK, &scale_of(&stored.value.value()));
-    }
-    if call.method == Method::PATCH && call.content_type() == APPLY {
-        return apply_scale(cluster, call, target).await;
-    }
-    let patch = if call.method == Method::PATCH { Some(Patch::parse(call, &target.kind)?) } else { None };
-    let put = if patch.is_none() { Some(body(call, ("autoscaling", "v1", "Scale"))?) } else { None };
-    let effect: Effect = call.effect()?;
-    let record = Record::By(Author { manager: call.field_manager()?, subresource: "scale" });
-    let changed = change(cluster, target, (Part::Main, effect, &record), |old| {
-        let scale = match (&patch, &put) {
-            (Some(patch), _) => patch.apply(&target.kind, &scale_of(old))?,
-            (None, Some(put)) => put.clone(),
-            (None, None) => Value::Null,
-        };
-        let replicas = checked_replicas(&target.name, &scale)?;
-        let mut new = old.clone();
-        new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
-        new["spec"]["replicas"] = replicas.into();
-        Ok(new)
-    });
-    let object = changed.await?;
-    answer::plain(call, StatusCode::OK, &scale_of(&object.value()))
-}
-
-/// Answers an apply to a scale: of the workload, that applies the number of its replicas.
-async fn apply_scale(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
-    let parsed = apply::body(call)?;
-    let expected = ("autoscaling/v1", "Scale");
-    let given = (text(&parsed.value, "/apiVersion"), text(&parsed.value, "/kind"));
-    if given != expected {
-        return Err(Failure::bad_request(format!(
-            "Incorrect version specified in apply patch. Specified patch version: {}, Kind={}, expected: {}, Kind={}",
-            given.0, given.1, expected.0, expected.1
-        )));
-    }
-    let decoded = decode_kind(("autoscaling", "v1", "Scale"), parsed, FieldValidation::Strict)
-        .ok_or_else(|| Failure::internal("no definition of Scale"))?
-        .map_err(|e| Failure::bad_request(e.to_string()))?;
-    let scale = decoded.object;
-    let kind = &target.kind;
-    let mut workload = json!({
-        "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": target.name},
-        "spec": {"replicas": checked_replicas(&target.name, &scale)?},
-    });
-    let revision = text(&scale, "/metadata/resourceVersion");
-    if !revision.is_empty() {
-        workload["metadata"]["resourceVersion"] = revision.into();
-    }
-    let author = Author { manager: call.field_manager()?, subresource: "scale" };
-    let configuration = apply::configuration(call, author, workload)?;
-    let (object, _) = apply::lay(cluster, call, target, (Part::Main, &configuration)).await?;
-    answer::plain(call, StatusCode::OK, &scale_of(&object.value()))
-}
-
-fn checked_replicas(name: &str, scale: &Value) -> Answer<i64> {
-    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-    if replicas < 0 {
-        return Err(Failure::unprocessable(format!(
-            "Scale.autoscaling {name:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0"
-        )));
-    }
-    Ok(replicas)
-}
-
-/// The Scale view of workloads.
-fn scale_of(object: &Value) -> Value {
-    let metadata = &object["metadata"];
-    let labels = object["spec"]["selector"]["matchLabels"].as_object();
-    let pairs = labels.map(|l| {
-        l.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>()
-    });
-    json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1",
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
-                     "resourceVersion": metadata["resourceVersion"],
-                     "creationTimestamp": metadata["creationTimestamp"]},
-        "spec": {"replicas": object["spec"]["replicas"]},
-        "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
-                   "selector": pairs.unwrap_or_default().join(",")},
     })
 }
 

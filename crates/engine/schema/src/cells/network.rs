@@ -94,3 +94,45 @@ pub(super) fn endpoint_slice(slice: &Value, now: Timestamp) -> Vec<Value> {
     let addresses = if addresses.is_empty() { "<unset>".to_owned() } else { abridged(&addresses) };
     vec![text(slice, "addressType").into(), ports.into(), addresses.into(), age_cell(slice, now)]
 }
+
+/// Class, Hosts, Address, Ports, Age.
+pub(super) fn ingress(ingress: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &ingress["spec"];
+    let hosts: Vec<_> =
+        items(spec, "rules").map(|rule| text(rule, "host")).filter(|host| !host.is_empty()).collect();
+    let shown = match hosts.len() {
+        0 => "*".to_owned(),
+        count if count > SHOWN_MAX => {
+            format!("{} + {} more...", hosts[..SHOWN_MAX].join(","), count - SHOWN_MAX)
+        }
+        _ => hosts.join(","),
+    };
+    let addresses: Vec<_> = items(&ingress["status"]["loadBalancer"], "ingress")
+        .map(|of| if text(of, "ip").is_empty() { text(of, "hostname") } else { text(of, "ip") })
+        .collect();
+    let ports = if items(spec, "tls").next().is_some() { "80, 443" } else { "80" };
+    vec![
+        or_none(text(spec, "ingressClassName")).into(),
+        shown.into(),
+        addresses.join(",").into(),
+        ports.into(),
+        age_cell(ingress, now),
+    ]
+}
+
+/// Controller, Parameters, Age.
+pub(super) fn ingress_class(class: &Value, now: Timestamp) -> Vec<Value> {
+    let of = &class["spec"]["parameters"];
+    let kind = match text(of, "apiGroup") {
+        "" => text(of, "kind").to_owned(),
+        group => format!("{}.{group}", text(of, "kind")),
+    };
+    let parameters =
+        if of.is_object() { format!("{kind}/{}", text(of, "name")) } else { "<none>".to_owned() };
+    vec![text(&class["spec"], "controller").into(), parameters.into(), age_cell(class, now)]
+}
+
+/// Pod-Selector, Age.
+pub(super) fn network_policy(policy: &Value, now: Timestamp) -> Vec<Value> {
+    vec![super::workloads::label_selector(&policy["spec"]["podSelector"]).into(), age_cell(policy, now)]
+}

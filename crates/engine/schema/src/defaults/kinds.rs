@@ -13,17 +13,25 @@ type Object = Map<String, Value>;
 type Fill = fn(&mut Object);
 
 const DEPENDENT: &[(&str, Fill)] = &[
+    ("api.apps.v1.DaemonSetUpdateStrategy", deployment_strategy),
     ("api.apps.v1.DeploymentStrategy", deployment_strategy),
+    ("api.apps.v1.StatefulSetUpdateStrategy", deployment_strategy),
+    ("api.autoscaling.v2.HorizontalPodAutoscalerSpec", autoscaler_spec),
+    ("api.batch.v1.JobSpec", job_spec),
     ("api.core.v1.Container", container),
     ("api.core.v1.EphemeralContainer", container),
     ("api.core.v1.Namespace", namespace),
     ("api.core.v1.Pod", pod),
     ("api.core.v1.PodSpec", pod_spec),
+    ("api.core.v1.ReplicationController", replication_controller),
     ("api.core.v1.Secret", secret),
     ("api.core.v1.ServicePort", service_port),
     ("api.core.v1.ServiceSpec", service_spec),
     ("api.core.v1.Volume", volume),
+    ("api.networking.v1.NetworkPolicySpec", network_policy_spec),
     ("api.rbac.v1.RoleRef", role_reference),
+    ("api.resource.v1.DeviceSubRequest", device_count),
+    ("api.resource.v1.ExactDeviceRequest", device_count),
     ("api.rbac.v1.Subject", subject),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", definition),
     ("apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames", definition_names),
@@ -81,6 +89,56 @@ fn items<'a>(object: &'a mut Object, field: &str) -> impl Iterator<Item = &'a mu
 fn deployment_strategy(strategy: &mut Object) {
     if text(strategy, "type") == "RollingUpdate" {
         fill(strategy, "rollingUpdate", json!({}));
+    }
+}
+
+/// Source: `pkg/apis/autoscaling/v2/defaults.go`.
+fn autoscaler_spec(spec: &mut Object) {
+    fill(
+        spec,
+        "metrics",
+        json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]),
+    );
+}
+
+/// Source: `pkg/apis/batch/v1/defaults.go`.
+fn job_spec(spec: &mut Object) {
+    let indexed_backoff = spec.get("backoffLimitPerIndex").is_some_and(|limit| !limit.is_null());
+    if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
+        spec.insert("completions".to_owned(), 1.into());
+    }
+    fill(spec, "parallelism", 1);
+    fill(spec, "backoffLimit", if indexed_backoff { i64::from(i32::MAX) } else { 6 });
+    let by_rules = spec.get("podFailurePolicy").is_some_and(Value::is_object);
+    fill(spec, "podReplacementPolicy", if by_rules { "Failed" } else { "TerminatingOrFailed" });
+}
+
+/// Selector and labels follow the template.
+fn replication_controller(controller: &mut Object) {
+    let labels = controller.get("spec").map(|spec| spec["template"]["metadata"]["labels"].clone());
+    let Some(labels @ Value::Object(_)) = labels else { return };
+    if let Some(spec) = controller.get_mut("spec").and_then(Value::as_object_mut) {
+        fill(spec, "selector", labels.clone());
+    }
+    if let Some(metadata) = controller.get_mut("metadata").and_then(Value::as_object_mut) {
+        fill(metadata, "labels", labels);
+    }
+}
+
+/// Source: `pkg/apis/networking/v1/defaults.go`.
+fn network_policy_spec(spec: &mut Object) {
+    let unset = spec.get("policyTypes").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    if unset {
+        let egress = spec.get("egress").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
+        let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+        spec.insert("policyTypes".to_owned(), types);
+    }
+}
+
+/// Source: `pkg/apis/resource/v1/defaults.go`.
+fn device_count(request: &mut Object) {
+    if text(request, "allocationMode") == "ExactCount" {
+        fill(request, "count", 1);
     }
 }
 

@@ -42,7 +42,7 @@ fn pod_keeper(spec: &Value, path: &Path<'_>, kind: &str, faults: &mut Faults) {
     }
 }
 
-fn not_negative(object: &Value, field: &str, path: &Path<'_>, faults: &mut Faults) {
+pub(super) fn not_negative(object: &Value, field: &str, path: &Path<'_>, faults: &mut Faults) {
     if let Some(number) = object[field].as_i64().filter(|number| *number < 0) {
         faults.invalid(&path.field(field), number, "must be greater than or equal to 0");
     }
@@ -67,6 +67,50 @@ pub(super) fn deployment_spec(spec: &Value, path: &Path<'_>, faults: &mut Faults
         );
     }
     strategy(&spec["strategy"], &path.field("strategy"), faults);
+}
+
+/// Checks the spec of a StatefulSet.
+pub(super) fn stateful_set_spec(spec: &Value, path: &Path<'_>, faults: &mut Faults) {
+    pod_keeper(spec, path, "statefulset", faults);
+}
+
+/// Checks the spec of a DaemonSet.
+pub(super) fn daemon_set_spec(spec: &Value, path: &Path<'_>, faults: &mut Faults) {
+    pod_keeper(spec, path, "daemonset", faults);
+    let rolling = &spec["updateStrategy"]["rollingUpdate"];
+    let (update, fields) = (path.field("updateStrategy"), ["maxUnavailable", "maxSurge"]);
+    let rolling_path = update.field("rollingUpdate");
+    for field in fields {
+        int_or_percent(&rolling[field], &rolling_path.field(field), faults);
+    }
+    if rolling.is_object() && fields.iter().all(|field| is_zero(&rolling[*field])) {
+        let path = rolling_path.field("maxUnavailable");
+        faults.invalid(&path, rolling["maxUnavailable"].clone(), "cannot be 0 when maxSurge is 0");
+    }
+}
+
+/// What may change of a StatefulSet: its pods keep their names and their claims.
+pub(super) fn stateful_set_update(new: &Value, old: &Value, faults: &mut Faults) {
+    const MAY_CHANGE: [&str; 7] = [
+        "minReadySeconds",
+        "ordinals",
+        "persistentVolumeClaimRetentionPolicy",
+        "replicas",
+        "revisionHistoryLimit",
+        "template",
+        "updateStrategy",
+    ];
+    let rest = |set: &Value| {
+        let mut spec = set["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.retain(|field, _| !MAY_CHANGE.contains(&field.as_str()));
+        }
+        spec
+    };
+    if rest(new) != rest(old) {
+        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        faults.forbidden(&Path::Root.field("spec"), message);
+    }
 }
 
 fn strategy(strategy: &Value, path: &Path<'_>, faults: &mut Faults) {
@@ -99,7 +143,7 @@ fn is_zero(value: &Value) -> bool {
     value.as_i64() == Some(0) || percent(value) == Some(0)
 }
 
-fn int_or_percent(value: &Value, path: &Path<'_>, faults: &mut Faults) {
+pub(super) fn int_or_percent(value: &Value, path: &Path<'_>, faults: &mut Faults) {
     match value {
         Value::String(text) if percent(value).is_none() => {
             let message = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";

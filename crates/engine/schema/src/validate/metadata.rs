@@ -192,7 +192,8 @@ pub(super) fn label_selector(selector: &Value, path: &Path<'_>, faults: &mut Fau
 }
 
 /// Whether a label selector selects the labels. Source: apimachinery `metav1.LabelSelectorAsSelector`.
-pub(super) fn selects(selector: &Value, labels: &Value) -> bool {
+#[must_use]
+pub fn selects(selector: &Value, labels: &Value) -> bool {
     let has = |key: &str| labels.get(key);
     let wanted = selector["matchLabels"].as_object().into_iter().flatten();
     wanted.into_iter().all(|(key, value)| has(key) == Some(value))

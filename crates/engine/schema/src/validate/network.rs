@@ -241,3 +241,59 @@ pub(super) fn endpoint_slice_update(new: &Value, old: &Value, faults: &mut Fault
         faults.invalid(&Path::Root.field("addressType"), new["addressType"].clone(), "field is immutable");
     }
 }
+
+/// Checks the spec of an Ingress. Source: `pkg/apis/networking/validation/validation.go`.
+pub(super) fn ingress_spec(spec: &Value, path: &Path<'_>, faults: &mut Faults) {
+    if items(spec, "rules").next().is_none() && spec["defaultBackend"].is_null() {
+        faults.invalid(path, "object", "either `defaultBackend` or `rules` must be specified");
+    }
+    ingress_backend(&spec["defaultBackend"], &path.field("defaultBackend"), faults);
+    let rules = path.field("rules");
+    for (index, rule) in items(spec, "rules") {
+        let rule_path = rules.index(index);
+        let http = rule_path.field("http");
+        let paths = http.field("paths");
+        for (index, of) in items(&rule["http"], "paths") {
+            let path = paths.index(index);
+            let (kind, value) = (text(of, "pathType"), text(of, "path"));
+            if kind.is_empty() {
+                faults.required(&path.field("pathType"), "pathType must be specified");
+            } else if kind != "ImplementationSpecific" && !value.starts_with('/') {
+                faults.invalid(&path.field("path"), value, "must be an absolute path");
+            }
+            ingress_backend(&of["backend"], &path.field("backend"), faults);
+        }
+    }
+}
+
+fn ingress_backend(backend: &Value, path: &Path<'_>, faults: &mut Faults) {
+    if backend.is_null() {
+        return;
+    }
+    let (service, resource) = (&backend["service"], &backend["resource"]);
+    match (service.is_object(), resource.is_object()) {
+        (true, true) => faults.invalid(path, "object", "cannot set both resource and service backends"),
+        (false, false) => faults.required(path, "resource or service backend is required"),
+        (false, true) => {}
+        (true, false) => {
+            let path = path.field("service");
+            if text(service, "name").is_empty() {
+                faults.required(&path.field("name"), "");
+            }
+            let port = &service["port"];
+            let (named, numbered) =
+                (!text(port, "name").is_empty(), port["number"].as_i64().is_some_and(|n| n != 0));
+            if named == numbered {
+                let message = if named {
+                    "cannot set both port name & port number"
+                } else {
+                    "port name or number is required"
+                };
+                match named {
+                    true => faults.invalid(&path, "object", message),
+                    false => faults.required(&path, message),
+                }
+            }
+        }
+    }
+}
