@@ -4,6 +4,7 @@ mod address;
 mod definition;
 mod job;
 mod namespace;
+mod node_port;
 mod pod;
 mod priority;
 mod secret;

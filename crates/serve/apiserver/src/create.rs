@@ -32,17 +32,29 @@ pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target)
     }
     let decoded = decode(kind, call.parsed_body(&kind.group_version_kind())?, call.field_validation()?)?;
     escalation::check(cluster, &call.user, kind, (&decoded.object, None), &target.namespace)?;
+    let decoded_type = text(&decoded.object, "/spec/type").to_owned();
     let object = create_object(cluster, target, decoded.object, (effect, &Record::By(author))).await?;
     let mut response = answer::encoded(StatusCode::CREATED, view.encoding, view.object(kind, &object))?;
     answer::warn(&mut response, &decoded.warnings);
-    if kind.is_unattended {
-        let resource = kind.group_resource();
-        answer::warn(
-            &mut response,
-            &[format!("no part of Ambit acts on {resource}: it is kept for whoever does")],
-        );
+    if let Some(warning) = unattended(kind, &decoded_type) {
+        answer::warn(&mut response, &[warning]);
     }
     Ok(response)
+}
+
+/// What a client should know of an object on which, wholly or in part, nothing here acts; `of` is its `spec.type`.
+fn unattended(kind: &ResourceType, of: &str) -> Option<String> {
+    if kind.is_unattended {
+        return Some(format!(
+            "no part of Ambit acts on {}: it is kept for whoever does",
+            kind.group_resource()
+        ));
+    }
+    let exposes =
+        kind.kind == "Service" && kind.group.is_empty() && matches!(of, "NodePort" | "LoadBalancer");
+    exposes.then(|| {
+        format!("nodes of Ambit do not serve {of} yet: the service is reached by its cluster address")
+    })
 }
 
 /// Reads the body of a write: it must be of the target's kind.

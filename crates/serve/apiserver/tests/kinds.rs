@@ -288,3 +288,43 @@ async fn custom_resources_are_scaled_where_their_definition_says() {
     assert_eq!((spec.replicas, status.replicas, status.selector.as_deref()), (Some(4), 2, Some("app=farm")));
     assert_eq!(farms.get("f").await.unwrap().data["spec"]["size"]["wanted"], 4);
 }
+
+#[tokio::test]
+async fn node_ports_are_given_kept_and_given_up_with_the_type_of_the_service() {
+    use ambit_api::core::v1::Service;
+    let cluster = TestCluster::in_memory().await;
+    let services: Api<Service> = Api::default_namespaced(cluster.client());
+    let (create, params) = (PostParams::default(), PatchParams::default());
+    let service = |name: &str, spec: Value| object(json!({"metadata": {"name": name}, "spec": spec}));
+    let node_ports = |service: &Service| -> Vec<Option<i32>> {
+        service.spec.as_ref().unwrap().ports.as_ref().unwrap().iter().map(|port| port.node_port).collect()
+    };
+    let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 30_100}]);
+    let made =
+        services.create(&create, &service("x", json!({"type": "NodePort", "ports": ports}))).await.unwrap();
+    let given = node_ports(&made);
+    assert!(
+        given[0].is_some_and(|port| (30_000..=32_767).contains(&port)) && given[1] == Some(30_100),
+        "{given:?}"
+    );
+    let taken = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_100}]});
+    let told = refused(services.create(&create, &service("y", taken)).await, 422);
+    assert!(
+        told.contains("spec.ports[0].nodePort: Invalid value: 30100: provided port is already allocated"),
+        "{told}"
+    );
+    let outside = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]});
+    let told = refused(services.create(&create, &service("y", outside)).await, 422);
+    assert!(told.contains("The range of valid ports is 30000-32767"), "{told}");
+    // A change that does not name them keeps them; another type gives them up, for others to have.
+    let patch = json!({"spec": {"ports": [{"name": "a", "port": 80}, {"name": "b", "port": 81}]}});
+    let kept = services.patch("x", &params, &Patch::Merge(patch)).await.unwrap();
+    assert_eq!(node_ports(&kept), given);
+    let plain =
+        services.patch("x", &params, &Patch::Merge(json!({"spec": {"type": "ClusterIP"}}))).await.unwrap();
+    assert_eq!(node_ports(&plain), [None, None]);
+    let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80, "nodePort": 30_100}]});
+    let balanced = services.create(&create, &service("z", local)).await.unwrap();
+    assert_eq!(node_ports(&balanced), [Some(30_100)]);
+    assert!(balanced.spec.unwrap().health_check_node_port.is_some_and(|port| port != 30_100));
+}

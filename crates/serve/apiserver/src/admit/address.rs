@@ -1,7 +1,7 @@
 //! Addresses of services: chosen in the write that creates the service.
 //! Source: k8s.io/kubernetes pkg/registry/core/service (storage and ipallocator).
 
-use super::{Held, Turn};
+use super::{Held, Turn, node_port};
 use crate::cluster::Cluster;
 use crate::etcd::Unchanged;
 use crate::request::text;
@@ -26,22 +26,20 @@ pub(super) async fn allocate<'a>(
     service: &mut Value,
     old: Option<&Value>,
 ) -> Answer<Held<'a>> {
-    let invalid = |path: &str, fault: FaultKind, value: &str, message: String| {
+    let name = text(service, "/metadata/name").to_owned();
+    let invalid = |path: &str, value: &str, message: String| {
         let bad_value = Some(Value::String(value.to_owned()));
-        let fault = FieldFault { path: path.into(), kind: fault, message, bad_value };
-        Failure::invalid(kind, text(service, "/metadata/name"), &[fault])
+        let fault = FieldFault { path: path.into(), kind: FaultKind::Invalid, message, bad_value };
+        Failure::invalid(kind, &name, &[fault])
     };
     match text(service, "/spec/type") {
-        "" | "ClusterIP" => {}
         "ExternalName" => {
             release(service);
+            node_port::carry_over(service, old);
             return Ok(None);
         }
-        other => {
-            let message = "node ports and load balancers are not supported by this server yet; \
-                           supported values: \"ClusterIP\", \"ExternalName\"";
-            return Err(invalid("spec.type", FaultKind::NotSupported, other, message.into()));
-        }
+        // What is none is told by validation.
+        _ => node_port::carry_over(service, old),
     }
     let before = old.map_or("", |old| text(old, "/spec/clusterIP"));
     let wanted = match (text(service, "/spec/clusterIP"), text(service, "/spec/clusterIPs/0")) {
@@ -50,23 +48,27 @@ pub(super) async fn allocate<'a>(
         (wanted, first) if wanted == first || first == before => wanted.to_owned(),
         (_, first) => {
             let message = "first value must match `clusterIP`".to_owned();
-            return Err(invalid("spec.clusterIPs[0]", FaultKind::Invalid, first, message));
+            return Err(invalid("spec.clusterIPs[0]", first, message));
         }
     };
     if !before.is_empty() && !wanted.is_empty() && wanted != before {
         let message = "may not change once set".to_owned();
-        return Err(invalid("spec.clusterIPs[0]", FaultKind::Invalid, &wanted, message));
+        return Err(invalid("spec.clusterIPs[0]", &wanted, message));
     }
-    if !before.is_empty() {
-        set(service, before, &cluster.options.service_cidr);
-        return Ok(None);
-    }
-    if wanted == "None" {
-        set(service, "None", &cluster.options.service_cidr);
-        return Ok(None);
+    let settled = if before.is_empty() && wanted == "None" { "None" } else { before };
+    if !settled.is_empty() {
+        set(service, settled, &cluster.options.service_cidr);
+        if !node_port::is_wanting(service) {
+            return Ok(None);
+        }
     }
     let lock = cluster.address_turn.lock().await;
     let unchanged = Unchanged { collection: "services".into(), since: cluster.db.revision() };
+    let turn = Turn { _lock: lock, unchanged };
+    node_port::allocate(cluster, kind, service, old)?;
+    if !settled.is_empty() {
+        return Ok(Some(turn));
+    }
     let taken = taken(cluster);
     let chosen = match wanted.as_str() {
         "" => free(&cluster.options.service_cidr, &taken)
@@ -86,13 +88,13 @@ pub(super) async fn allocate<'a>(
                 Ok(_) => String::new(),
             };
             if !problem.is_empty() {
-                return Err(invalid("spec.clusterIPs", FaultKind::Invalid, wanted, problem));
+                return Err(invalid("spec.clusterIPs", wanted, problem));
             }
             wanted.to_owned()
         }
     };
     set(service, &chosen, &cluster.options.service_cidr);
-    Ok(Some(Turn { _lock: lock, unchanged }))
+    Ok(Some(turn))
 }
 
 fn set(service: &mut Value, address: &str, range: &IpNet) {
