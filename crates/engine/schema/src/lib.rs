@@ -31,7 +31,7 @@ pub use decode::{DecodeError, Decoded, FieldValidation, decode_kind};
 pub use fault::{FaultKind, FieldFault};
 pub use openapi::{openapi_v3, openapi_v3_index};
 pub use parse::{ParseError, Parsed, parse_json, parse_yaml};
-pub use protobuf::{ProtobufError, decode_protobuf};
+pub use protobuf::{ProtobufError, decode_protobuf, encode_protobuf, encode_protobuf_event};
 pub use quantity::Quantity;
 pub use schema::{Field, ListKind, MapKind, PatchStrategy, Rules, Schema, Shape};
 pub use table::DefinitionId;

@@ -1,10 +1,13 @@
-//! From the protobuf form of built-in kinds to the JSON value that everything else works on, driven by the numbers of
+//! Between the protobuf form of built-in kinds and the JSON value that everything else works on, driven by the numbers of
 //! the type table. Source: apimachinery `pkg/runtime/serializer/protobuf`, and the `generated.proto` of each group.
 
 mod scalar;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod write;
+
+pub use write::{encode_protobuf, encode_protobuf_event};
 
 use serde_json::{Map, Value};
 

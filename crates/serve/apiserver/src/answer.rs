@@ -1,10 +1,10 @@
 //! Answers: objects, lists, tables and failures, and how they become HTTP responses.
 
-use crate::negotiate::{Encoding, Form};
+use crate::negotiate::{Encoding, Form, PROTOBUF};
 use crate::object::{Object, encode};
 use crate::request::Call;
 use crate::status::{Answer, Failure};
-use ambit_schema::ResourceType;
+use ambit_schema::{ResourceType, encode_protobuf};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -50,6 +50,15 @@ pub(crate) fn encoded(code: StatusCode, encoding: Encoding, json: Bytes) -> Answ
             let value: Value = serde_json::from_slice(&json).map_err(|e| Failure::internal(e.to_string()))?;
             let yaml = serde_saphyr::to_string(&value).map_err(|e| Failure::internal(e.to_string()))?;
             Ok(response(code, "application/yaml", yaml))
+        }
+        Encoding::Protobuf => {
+            let value: Value = serde_json::from_slice(&json).map_err(|e| Failure::internal(e.to_string()))?;
+            let bytes = encode_protobuf(&value);
+            Ok(response(
+                code,
+                PROTOBUF,
+                bytes.ok_or_else(|| Failure::internal("the object has no protobuf form"))?,
+            ))
         }
     }
 }
@@ -106,9 +115,9 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The view a client asks for.
-    pub(crate) fn of(call: &Call, now: jiff::Timestamp) -> Answer<Self> {
-        let (form, encoding) = crate::negotiate::objects(call.header(header::ACCEPT))?;
+    /// The view of a kind that a client asks for.
+    pub(crate) fn of(call: &Call, kind: &ResourceType, now: jiff::Timestamp) -> Answer<Self> {
+        let (form, encoding) = crate::negotiate::objects(call.header(header::ACCEPT), !kind.is_custom())?;
         let rows = RowObject::parse(call.query.value("includeObject"))?;
         Ok(Self { form, encoding, rows, now })
     }

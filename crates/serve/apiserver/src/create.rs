@@ -23,7 +23,7 @@ const OVERTAKEN_TRIES: usize = 20;
 
 /// Answers a POST to a collection.
 pub(crate) async fn create(cluster: &Arc<Cluster>, call: &Call, target: &Target) -> Answer<Response<Body>> {
-    let view = View::of(call, cluster.clock.timestamp())?;
+    let view = View::of(call, &target.kind, cluster.clock.timestamp())?;
     let author = Author { manager: call.field_manager()?, subresource: "" };
     let effect = call.effect()?;
     let kind = &target.kind;

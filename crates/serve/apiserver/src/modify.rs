@@ -83,7 +83,7 @@ pub(crate) fn respond(
     object: &Object,
     warnings: &[String],
 ) -> Answer<Response<Body>> {
-    let view = View::of(call, cluster.clock.timestamp())?;
+    let view = View::of(call, &target.kind, cluster.clock.timestamp())?;
     let mut response = answer::encoded(StatusCode::OK, view.encoding, view.object(&target.kind, object))?;
     answer::warn(&mut response, warnings);
     Ok(response)

@@ -18,6 +18,8 @@ pub(crate) enum Form {
 pub(crate) enum Encoding {
     Json,
     Yaml,
+    /// The envelope that Kubernetes puts around objects of built-in kinds.
+    Protobuf,
 }
 
 /// The aggregated discovery document a client asks for.
@@ -65,12 +67,16 @@ fn range(text: &str) -> Range<'_> {
     Range { media_type, params, quality }
 }
 
-/// The form and encoding of objects that a client asks for.
-pub(crate) fn objects(accept: &str) -> Answer<(Form, Encoding)> {
+/// The media type of [`Encoding::Protobuf`].
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The form and encoding of objects that a client asks for; `has_protobuf`: whether the kind has that form.
+pub(crate) fn objects(accept: &str, has_protobuf: bool) -> Answer<(Form, Encoding)> {
     for range in ranges(accept) {
         let encoding = match range.media_type {
             _ if range.is_json() => Encoding::Json,
             "application/yaml" => Encoding::Yaml,
+            PROTOBUF if has_protobuf && range.param("as").is_empty() => Encoding::Protobuf,
             _ => continue,
         };
         let version = match range.param("v") {
@@ -87,7 +93,8 @@ pub(crate) fn objects(accept: &str) -> Answer<(Form, Encoding)> {
             _ => {}
         }
     }
-    Err(Failure::not_acceptable("application/json, application/yaml"))
+    let protobuf = if has_protobuf { ", application/vnd.kubernetes.protobuf" } else { "" };
+    Err(Failure::not_acceptable(&format!("application/json, application/yaml{protobuf}")))
 }
 
 /// The encoding of an answer that only has one form.
@@ -125,7 +132,7 @@ mod tests {
 
     #[track_caller]
     fn check(accept: &str, expected: Option<(Form, Encoding)>) {
-        assert_eq!(objects(accept).ok(), expected, "{accept}");
+        assert_eq!(objects(accept, false).ok(), expected, "{accept}");
     }
 
     #[test]
@@ -139,6 +146,10 @@ mod tests {
         check(kubectl, Some((Form::Table("v1"), Encoding::Json)));
         let metadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
         check(metadata, Some((Form::Metadata("v1"), Encoding::Json)));
+        let of_built_in = |accept: &str| objects(accept, true).ok();
+        assert_eq!(of_built_in(PROTOBUF), Some((Form::Whole, Encoding::Protobuf)));
+        let metadata = format!("{PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
+        assert_eq!(of_built_in(&metadata), Some((Form::Whole, Encoding::Json)));
         check("application/json;q=0.1, application/yaml;q=0.9", Some((Form::Whole, Encoding::Yaml)));
         check("application/json;as=Nonsense;g=x;v=v1", None);
     }

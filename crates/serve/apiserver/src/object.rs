@@ -83,8 +83,8 @@ pub(crate) struct EventCache {
 }
 
 impl EventCache {
-    /// Two formats (whole objects, metadata only) times three event types.
-    const LINES: usize = 6;
+    /// Three formats (whole objects, metadata only, whole objects in protobuf) times three event types.
+    const LINES: usize = 9;
 
     /// The encoded line of a slot, made once.
     pub(crate) fn line(&self, slot: usize, make: impl FnOnce() -> Bytes) -> Bytes {

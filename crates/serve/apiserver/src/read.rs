@@ -23,7 +23,7 @@ const REVISION_WAIT: Duration = Duration::from_secs(3);
 
 /// Answers one object.
 pub(crate) async fn get(cluster: &Cluster, call: &Call, target: &Target) -> Answer<Response<Body>> {
-    let view = View::of(call, cluster.clock.timestamp())?;
+    let view = View::of(call, &target.kind, cluster.clock.timestamp())?;
     if let Some(at_least) = revision(call.query.value("resourceVersion"))? {
         reach(cluster, at_least).await?;
     }
@@ -33,7 +33,7 @@ pub(crate) async fn get(cluster: &Cluster, call: &Call, target: &Target) -> Answ
 
 /// Answers the objects of a collection.
 pub(crate) async fn list(cluster: &Cluster, call: &Call, target: &Target) -> Answer<Response<Body>> {
-    let view = View::of(call, cluster.clock.timestamp())?;
+    let view = View::of(call, &target.kind, cluster.clock.timestamp())?;
     let query = ListQuery::parse(call, &target.kind)?;
     let page = query.read(cluster, target).await?;
     answer::encoded(StatusCode::OK, view.encoding, render(&view, &target.kind, &page))

@@ -12,6 +12,7 @@ use crate::request::{Call, Target, collection};
 use crate::selector::Selector;
 use crate::status::{Answer, Failure};
 use ambit_runtime::{Entropy, Shutdown};
+use ambit_schema::encode_protobuf_event;
 use ambit_store::{Key, Revision};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderValue, Response, header};
@@ -83,7 +84,7 @@ pub(crate) async fn watch(
     stopping: &Shutdown,
 ) -> Answer<Response<Body>> {
     let start = start(call)?;
-    let mut view = View::of(call, cluster.clock.timestamp())?;
+    let mut view = View::of(call, &target.kind, cluster.clock.timestamp())?;
     if view.encoding == Encoding::Yaml {
         // No framing is defined for a stream of YAML documents.
         view.encoding = Encoding::Json;
@@ -93,13 +94,18 @@ pub(crate) async fn watch(
     } else if let Some(at_least) = read::revision(call.query.value("resourceVersion"))? {
         read::reach(cluster, at_least).await?;
     }
+    let encoding = view.encoding;
     let watcher = Watcher::new(cluster.clone(), call, target, (view, start, stopping.clone()))?;
     let stream = futures::stream::unfold(watcher, |mut watcher| async move {
         let chunk = watcher.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), watcher))
     });
     let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let media_type = match encoding {
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Encoding::Json | Encoding::Yaml => "application/json",
+    };
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     Ok(response)
 }
 
@@ -195,7 +201,7 @@ impl Watcher {
             match self.cluster.db.events(&self.collection, self.reached, BATCH_EVENTS_MAX) {
                 Err(compacted) => {
                     self.state = State::Ended;
-                    return Some(line("ERROR", &encode(&Failure::expired(compacted).status())));
+                    return Some(self.line("ERROR", &encode(&Failure::expired(compacted).status())));
                 }
                 Ok((events, upto)) => {
                     self.reached = upto;
@@ -250,7 +256,7 @@ impl Watcher {
             let Some(stored) = self.initial.next() else { break };
             let object = self.show(Some(&stored.value), || stored.value.value_as(&self.target.kind));
             self.columns_sent = true;
-            chunk.put_slice(&line("ADDED", &object));
+            chunk.put_slice(&self.line("ADDED", &object));
         }
         if self.mark_end && self.initial.len() == 0 {
             self.mark_end = false;
@@ -279,6 +285,9 @@ impl Watcher {
             (false, false) => return None,
         };
         let made = match (self.view.form, shared) {
+            (Form::Whole, true) if self.view.encoding == Encoding::Protobuf => {
+                event.cache.line(6 + change as usize, || self.encode(event, change))
+            }
             (Form::Whole, true) => event.cache.line(change as usize, || self.encode(event, change)),
             (Form::Metadata("v1"), true) => {
                 event.cache.line(3 + change as usize, || self.encode(event, change))
@@ -313,7 +322,7 @@ impl Watcher {
             }
             (_, None, None) => ("DELETED", Bytes::from_static(b"{}")),
         };
-        line(name, &object)
+        self.line(name, &object)
     }
 
     /// An object in the watcher's form; `stored` when it is exactly as stored.
@@ -349,7 +358,18 @@ impl Watcher {
                 table(version, &json!({"resourceVersion": self.reached.to_string()}), None, vec![row])
             }
         };
-        line("BOOKMARK", &encode(&object))
+        self.line("BOOKMARK", &encode(&object))
+    }
+
+    /// One event of the stream, in its encoding.
+    fn line(&self, change: &str, object: &[u8]) -> Bytes {
+        if self.view.encoding != Encoding::Protobuf {
+            return line(change, object);
+        }
+        let value = serde_json::from_slice::<Value>(object).ok();
+        let frame = value.and_then(|value| encode_protobuf_event(change, &value));
+        // What is stored of a kind with this form has it.
+        frame.unwrap_or_default().into()
     }
 }
 

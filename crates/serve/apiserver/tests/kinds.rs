@@ -328,3 +328,50 @@ async fn node_ports_are_given_kept_and_given_up_with_the_type_of_the_service() {
     assert_eq!(node_ports(&balanced), [Some(30_100)]);
     assert!(balanced.spec.unwrap().health_check_node_port.is_some_and(|port| port != 30_100));
 }
+
+#[tokio::test]
+async fn built_in_kinds_are_answered_in_protobuf_watches_included() {
+    use ambit_schema::{GroupVersionKind, decode_protobuf};
+    use http_body_util::BodyExt as _;
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let cluster = TestCluster::in_memory().await;
+    let client = cluster.client();
+    let path = "/api/v1/namespaces/default/configmaps";
+    let send = |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        async move { client.send(request).await.unwrap() }
+    };
+    let get = |path: &str| {
+        http::Request::get(path).header("accept", PROTOBUF).body(kube::client::Body::empty()).unwrap()
+    };
+    let body = json!({"metadata": {"name": "m"}, "data": {"a": "b"}}).to_string().into_bytes();
+    let create =
+        http::Request::post(path).header("accept", PROTOBUF).header("content-type", "application/json");
+    let made = send(create.body(body.into()).unwrap()).await;
+    assert_eq!(
+        (made.status().as_u16(), &made.headers()["content-type"]),
+        (201, &http::HeaderValue::from_static(PROTOBUF))
+    );
+    let of = |kind: &str| GroupVersionKind::new("", "v1", kind);
+    let bytes = made.into_body().collect().await.unwrap().to_bytes();
+    let made = decode_protobuf(&bytes, &of("ConfigMap")).unwrap();
+    let json: Value =
+        serde_json::from_str(&text(&client, &format!("{path}/m"), "application/json").await).unwrap();
+    assert_eq!(made, json);
+    let list = send(get(path)).await.into_body().collect().await.unwrap().to_bytes();
+    let list = decode_protobuf(&list, &of("ConfigMapList")).unwrap();
+    assert_eq!((&list["kind"], &list["items"][0]["data"]), (&json!("ConfigMapList"), &json!({"a": "b"})));
+    // A watch: frames of their length, each an event with the object's own form inside.
+    let watch = send(get(&format!("{path}?watch=true&timeoutSeconds=1"))).await;
+    assert_eq!(watch.headers()["content-type"], format!("{PROTOBUF};stream=watch"));
+    let bytes = watch.into_body().collect().await.unwrap().to_bytes();
+    let length = u32::from_be_bytes(bytes[..4].try_into().unwrap()) as usize;
+    let event = &bytes[4..4 + length];
+    assert!(event.starts_with(b"\x0a\x05ADDED\x12"), "{event:?}");
+    let inside = event.windows(4).position(|of| of == b"k8s\0").unwrap();
+    assert_eq!(decode_protobuf(&event[inside..], &of("ConfigMap")).unwrap(), made);
+    // Who takes nothing else is told what there is for custom resources and tables.
+    let table = http::Request::get(path).header("accept", format!("{PROTOBUF};as=Table;v=v1;g=meta.k8s.io"));
+    let refused = send(table.body(kube::client::Body::empty()).unwrap()).await;
+    assert_eq!(refused.status().as_u16(), 406);
+}

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::{Strategy, any, prop, prop_assert, proptest};
 use serde_json::{Value, json};
 
-use super::{ProtobufError, decode_protobuf};
+use super::{ProtobufError, decode_protobuf, encode_protobuf};
 use crate::{Catalog, FieldValidation, GroupVersionKind};
 
 /// Bytes in base64 and their JSON, a line each, of each object of `protobuf.in.yaml`.
@@ -58,6 +58,59 @@ fn bodies_read_as_kubernetes_reads_them() {
         count += 1;
     }
     assert_eq!(count, 15);
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    for (bytes, _) in golden() {
+        let object = decode_protobuf(&bytes, &nobody()).unwrap();
+        let written = encode_protobuf(&object).unwrap_or_else(|| panic!("{object:#}"));
+        assert_eq!(decode_protobuf(&written, &nobody()).unwrap(), object);
+    }
+    // Objects of many kinds, from other tests.
+    let mut count = 0;
+    for text in
+        [include_str!("../../testdata/cells.in.yaml"), include_str!("../../testdata/defaults.in.yaml")]
+    {
+        for document in text.split("\n---\n") {
+            let parsed = crate::parse_yaml(document).unwrap();
+            let api_version = parsed.value["apiVersion"].as_str().unwrap();
+            let (group, version) = api_version.split_once('/').unwrap_or(("", "v1"));
+            let catalog = Catalog::builtin();
+            let Some(of) = catalog.kind(group, version, parsed.value["kind"].as_str().unwrap()) else {
+                continue;
+            };
+            // Some are wrong on purpose.
+            let Ok(decoded) = of.decode(parsed, FieldValidation::Strict) else { continue };
+            let mut object = decoded.object;
+            of.default(&mut object);
+            let written = encode_protobuf(&object).unwrap_or_else(|| panic!("{object:#}"));
+            let mut read = decode_protobuf(&written, &nobody()).unwrap();
+            of.default(&mut read);
+            without_zeros(&mut read);
+            without_zeros(&mut object);
+            assert_eq!(read, object);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// Zeros, empty lists and absent fields are one on the wire, in most fields.
+fn without_zeros(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.values_mut().for_each(without_zeros);
+        let zeros = [Value::Null, json!(0), json!(""), json!(false), json!([])];
+        map.retain(|_, value| !zeros.contains(value));
+    } else if let Value::Array(items) = value {
+        items.iter_mut().for_each(without_zeros);
+    }
+}
+
+#[test]
+fn custom_kinds_have_no_protobuf_form() {
+    let custom = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}});
+    assert_eq!(super::encode_protobuf(&custom), None);
 }
 
 #[test]
