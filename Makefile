@@ -6,7 +6,7 @@ STATIC := --profile static --target $(HOST) -p ambit-cni -p ambit-pause -p ambit
 PROGRAMS := target/programs
 PROGRAMS_DEBUG := target/programs-debug
 
-.PHONY: help demo programs programs-debug packages check fmt lint tidy test bench deny
+.PHONY: help demo programs programs-debug packages check fmt lint tidy test test-clients bench deny
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +44,10 @@ tidy: ## House rules: floors, file lengths, dead files, pure floors.
 
 test: packages programs-debug ## All tests, the whole demo among them (root).
 	cargo test --workspace
+
+test-clients: ## Other languages' clients against the API server: client-go (needs Go), Python. Fetches them first.
+	cargo build -p ambit
+	scripts/test-clients
 
 bench: programs ## Benchmarks, as a table; `cargo run --release -p ambit-bench -- -o json` for machines.
 	cargo run --release -p ambit-bench
