@@ -42,12 +42,7 @@ pub(crate) fn run(suite: &mut Suite, programs: &Path) -> Result<()> {
     if !NAMES.iter().any(|name| suite.wants(name)) {
         return Ok(());
     }
-    let plugin = programs.join("ambit-cni");
-    if !plugin.exists() {
-        let why = format!("{} does not exist: run `make programs`", plugin.display());
-        NAMES.iter().for_each(|name| suite.skip(name, &why));
-        return Ok(());
-    }
+    let Some(plugin) = suite.program(programs.join("ambit-cni"), &NAMES) else { return Ok(()) };
     let node = match NetNs::create_private() {
         Ok(node) => node,
         Err(error) => {

@@ -52,12 +52,7 @@ pub(crate) fn run(suite: &mut Suite, programs: &Path) -> Result<()> {
     if !names.iter().any(|name| suite.wants(name)) {
         return Ok(());
     }
-    let program = programs.join("ambit");
-    if !program.exists() {
-        let why = format!("{} does not exist: run `make programs`", program.display());
-        names.iter().for_each(|name| suite.skip(name, &why));
-        return Ok(());
-    }
+    let Some(program) = suite.program(programs.join("ambit"), &names) else { return Ok(()) };
     let runtime = Runtime::new()?;
     let state = tempfile::tempdir()?;
     let server = runtime.block_on(Server::start(&program, state.path()))?;

@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Samples taken before the ones that count: caches and the allocator settle.
@@ -94,6 +95,16 @@ impl Suite {
             let one = all / u32::try_from(pieces.max(1)).unwrap_or(u32::MAX);
             self.record(name, vec![one]);
         }
+    }
+
+    /// The path of a program that benchmarks need; `None`, and they have no result, if it was not built.
+    pub(crate) fn program(&mut self, path: PathBuf, needed_by: &[impl AsRef<str>]) -> Option<PathBuf> {
+        if path.exists() {
+            return Some(path);
+        }
+        let why = format!("{} does not exist: run `make programs`", path.display());
+        needed_by.iter().for_each(|name| self.skip(name.as_ref(), &why));
+        None
     }
 
     /// Says why a benchmark has no result.
