@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kube_cel::cel::Program;
-use kube_cel::{CompiledSchema, ErrorKind, RootContext, ScopeContext, ValidationError, Validator};
+use kube_cel::cel::common::ast::{EntryExpr, Expr};
+use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, Validator};
 use serde_json::Value;
 
 use crate::fault::{FaultKind, Faults};
@@ -17,8 +18,36 @@ const RULES: &str = "x-kubernetes-validations";
 const RULE_BYTES_MAX: usize = 16 << 10;
 /// Functions and macros of Kubernetes' CEL that the evaluator lacks. A rule that uses one is refused with its definition:
 /// later it would refuse every object.
-const MISSING: [&str; 6] =
-    ["bind", "sortBy", "transformList", "transformMap", "transformMapEntry", "authorizer"];
+const MISSING: [&str; 5] = ["bind", "sortBy", "transformList", "transformMap", "transformMapEntry"];
+/// What a rule may name: its value and the old one, types, and what functions of Kubernetes' libraries are called on.
+const NAMES: [&str; 26] = [
+    "self",
+    "oldSelf",
+    "bool",
+    "bytes",
+    "double",
+    "dyn",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "type",
+    "uint",
+    "google",
+    "kubernetes",
+    "net",
+    "base64",
+    "cidr",
+    "format",
+    "ip",
+    "math",
+    "optional",
+    "quantity",
+    "regex",
+    "semver",
+    "sets",
+];
 
 /// The rules of one version of a custom kind.
 pub(crate) struct RuleSet {
@@ -141,20 +170,13 @@ fn check_one(path: &Path<'_>, rule: &Value, faults: &mut Faults) {
         faults.required(&path.field("rule"), "rule is not specified");
         return;
     }
-    let mut understood = true;
     for (field, expression) in
         [("rule", Some(expression)), ("messageExpression", rule["messageExpression"].as_str())]
     {
         let Some(expression) = expression else { continue };
         if let Err(problem) = compile(expression) {
             faults.invalid(&path.field(field), expression, format!("compilation failed: {problem}"));
-            understood = false;
         }
-    }
-    if understood
-        && let Some(warning) = kube_cel::check_rule_scope(expression, ScopeContext::CrdValidation).first()
-    {
-        faults.invalid(&path.field("rule"), expression, warning.message.clone());
     }
     if rule["message"].as_str().is_some_and(|message| message.contains(['\n', '\r'])) {
         faults.invalid(
@@ -179,9 +201,52 @@ fn compile(expression: &str) -> Result<(), String> {
     let compiled = catch_unwind(|| Program::compile(expression).map_err(|e| e.to_string()));
     let program = compiled.map_err(|_| "it is not understood".to_owned())??;
     let references = program.references();
-    match MISSING.iter().find(|name| references.has_function(name) || references.has_variable(name)) {
-        Some(name) => Err(format!("{name} is not supported by this server yet")),
+    if let Some(name) = MISSING.iter().find(|name| references.has_function(name)) {
+        return Err(format!("{name} is not supported by this server yet"));
+    }
+    match undeclared(&program.expression().expr, &mut Vec::new()) {
+        Some(name) => Err(format!("undeclared reference to '{name}' (in container '')")),
         None => Ok(()),
+    }
+}
+
+/// The first name that is neither of [`NAMES`] nor `declared` by a macro around it.
+fn undeclared<'a>(expression: &'a Expr, declared: &mut Vec<&'a str>) -> Option<&'a str> {
+    match expression {
+        Expr::Unspecified | Expr::Literal(_) => None,
+        Expr::Ident(name) => {
+            let is_known = NAMES.contains(&name.as_str()) || declared.contains(&name.as_str());
+            (!is_known).then_some(name)
+        }
+        Expr::Select(select) => undeclared(&select.operand.expr, declared),
+        Expr::Call(call) => {
+            let mut parts = call.target.as_deref().into_iter().chain(&call.args);
+            parts.find_map(|part| undeclared(&part.expr, declared))
+        }
+        Expr::List(list) => list.elements.iter().find_map(|element| undeclared(&element.expr, declared)),
+        Expr::Map(map) => map.entries.iter().find_map(|entry| undeclared_in(&entry.expr, declared)),
+        Expr::Struct(of) => of.entries.iter().find_map(|entry| undeclared_in(&entry.expr, declared)),
+        Expr::Comprehension(of) => {
+            let outside = [&of.iter_range, &of.accu_init];
+            let found = outside.into_iter().find_map(|part| undeclared(&part.expr, declared));
+            let outer = declared.len();
+            declared.extend([of.iter_var.as_str(), of.accu_var.as_str()]);
+            declared.extend(of.iter_var2.as_deref());
+            let inside = [&of.loop_cond, &of.loop_step, &of.result];
+            let found =
+                found.or_else(|| inside.into_iter().find_map(|part| undeclared(&part.expr, declared)));
+            declared.truncate(outer);
+            found
+        }
+    }
+}
+
+fn undeclared_in<'a>(entry: &'a EntryExpr, declared: &mut Vec<&'a str>) -> Option<&'a str> {
+    match entry {
+        EntryExpr::StructField(field) => undeclared(&field.value.expr, declared),
+        EntryExpr::MapEntry(pair) => {
+            undeclared(&pair.key.expr, declared).or_else(|| undeclared(&pair.value.expr, declared))
+        }
     }
 }
 

@@ -121,7 +121,27 @@ fn a_definition_is_held_to_what_can_be_evaluated() {
             "rule: Invalid value: \"cel.bind(x, self.replicas, x > 0)\": compilation failed: bind is not supported",
         )],
     );
-    check_definition(&json!({"rule": "request.userInfo.username == 'a'"}), &[&at("rule: Invalid value")]);
+    for accepted in [
+        "self.names.all(a, self.names.exists_one(b, a == b))",
+        "self.names.map(name, size(name)).filter(length, length > 3).all(object, object > 4)",
+        "type(self.replicas) == int && !has(self.name) || {'a': self.name}.exists(key, key == 'a')",
+        "oldSelf.replicas <= self.replicas && optional.of(self.name).hasValue()",
+    ] {
+        check_definition(&json!({"rule": accepted}), &[]);
+    }
+    for (unknown, rule) in [
+        ("request", "request.userInfo.username == 'a'"),
+        ("replicas", "replicas > 0"),
+        ("name", "self.names.exists(name, name == 'a') && name == 'b'"),
+        ("authorizer", "authorizer.group('').check('get').allowed()"),
+        ("object", "self.names.all(a, [a, {'b': object.b}].size() == 1)"),
+    ] {
+        let refused = format!("compilation failed: undeclared reference to '{unknown}'");
+        check_definition(
+            &json!({"rule": rule}),
+            &[&at(&format!("rule: Invalid value: {rule:?}: {refused}"))],
+        );
+    }
     check_definition(
         &json!({"rule": "true", "messageExpression": "'a' +"}),
         &[&at("messageExpression: Invalid value")],
