@@ -132,8 +132,16 @@ pub struct CustomType {
     pub(crate) column_paths: Vec<crate::jsonpath::JsonPath>,
     /// Its rules in CEL.
     pub(crate) rules: crate::rules::RuleSet,
-    /// The schema as the definition has it, for OpenAPI.
-    pub(crate) published: Value,
+    /// The `spec` of the definition, and which of its versions this is.
+    pub(crate) spec: Arc<Value>,
+    pub(crate) version_index: usize,
+}
+
+impl CustomType {
+    /// The schema as the definition has it.
+    pub(crate) fn published(&self) -> &Value {
+        &self.spec["versions"][self.version_index]["schema"]["openAPIV3Schema"]
+    }
 }
 
 impl ResourceType {
@@ -270,13 +278,14 @@ impl Catalog {
 
     /// The built-in resources and those of the given CustomResourceDefinitions, each as stored; custom resources this
     /// catalog has and the list does not have are gone in the new one. What is wrong with a definition is reported
-    /// beside it, for its status.
+    /// beside it, for its status; what keeps rules of one from being enforced, once.
     #[must_use]
     pub fn with_crds(&self, crds: &[Value]) -> (Catalog, Vec<CrdProblem>) {
-        let mut types: Vec<_> = self.0.types.iter().filter(|of| !of.is_custom()).cloned().collect();
+        let (custom, mut types): (Vec<_>, Vec<_>) =
+            self.0.types.iter().cloned().partition(|of| of.is_custom());
         let mut problems = Vec::new();
-        for definition in crds {
-            types.extend(crd::resource_types(definition, &types, &mut problems).into_iter().map(Arc::new));
+        for definition in crd::by_claim(crds) {
+            types.extend(crd::resource_types(definition, (&types, &custom), &mut problems));
         }
         (Catalog::of(types), problems)
     }

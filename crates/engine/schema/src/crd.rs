@@ -35,17 +35,34 @@ pub struct CrdProblem {
     pub fatal: bool,
 }
 
-/// The types of all served versions of a definition; none when it has a fatal problem.
+/// The definitions, those last whose names have been refused: they do not take names from who has them.
+pub(crate) fn by_claim(definitions: &[Value]) -> Vec<&Value> {
+    let is_refused = |definition: &&Value| {
+        let mut conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "False")
+    };
+    let (refused, mut sorted): (Vec<_>, Vec<_>) = definitions.iter().partition(is_refused);
+    sorted.extend(refused);
+    sorted
+}
+
+/// The types of all served versions of a definition, `before` taken over when it has not changed since; none when it has
+/// a fatal problem.
 pub(crate) fn resource_types(
     definition: &Value,
-    served: &[Arc<ResourceType>],
+    (served, before): (&[Arc<ResourceType>], &[Arc<ResourceType>]),
     problems: &mut Vec<CrdProblem>,
-) -> Vec<ResourceType> {
+) -> Vec<Arc<ResourceType>> {
     let of = Definition(definition);
     if let Some((reason, message)) = of.name_conflict(served) {
         problems.push(of.problem("NamesAccepted", &reason, message, true));
         return Vec::new();
     }
+    let unchanged = of.unchanged(before);
+    if !unchanged.is_empty() {
+        return unchanged;
+    }
+    let spec = Arc::new(definition["spec"].clone());
     let mut types = Vec::new();
     for (index, version) in of.versions().iter().enumerate() {
         match of.read_schema(index, version) {
@@ -55,7 +72,7 @@ pub(crate) fn resource_types(
                     problems.push(of.problem("UnenforcedRules", "RulesNotSupported", message, false));
                 }
                 if version["served"] == true {
-                    types.push(of.resource_type(version, schema));
+                    types.push(Arc::new(of.resource_type((&spec, index), schema)));
                 }
             }
             Err(message) => {
@@ -184,7 +201,17 @@ impl Definition<'_> {
         Ok((as_root(structural::read(schema)), rules::unenforced(schema)))
     }
 
-    fn resource_type(&self, version: &Value, schema: Schema) -> ResourceType {
+    /// The types that were made of the same specification.
+    fn unchanged(&self, before: &[Arc<ResourceType>]) -> Vec<Arc<ResourceType>> {
+        let of_this = before.iter().filter(|of| {
+            let custom = of.custom.as_ref();
+            custom.is_some_and(|c| c.definition_name == self.name() && *c.spec == self.0["spec"])
+        });
+        of_this.cloned().collect()
+    }
+
+    fn resource_type(&self, (spec, version_index): (&Arc<Value>, usize), schema: Schema) -> ResourceType {
+        let version = &spec["versions"][version_index];
         let (group, name, kind) = (self.spec("group"), text(&version["name"]), self.names("kind"));
         let stored = self.versions().iter().find(|version| version["storage"] == true).unwrap_or(version);
         let stored_as = GroupVersionKind::new(group, text(&stored["name"]), kind);
@@ -216,7 +243,8 @@ impl Definition<'_> {
                     &version["schema"]["openAPIV3Schema"],
                     (api_version(group, name), group, kind),
                 ),
-                published: version["schema"]["openAPIV3Schema"].clone(),
+                spec: spec.clone(),
+                version_index,
             }),
             schema,
             columns,

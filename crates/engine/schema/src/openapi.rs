@@ -41,7 +41,7 @@ pub fn openapi_v3_index(catalog: &Catalog) -> Value {
         let hasher = groups.entry(document_name(of)).or_default();
         (&of.plural, &of.kind, of.is_namespaced(), &of.verbs).hash(hasher);
         match &of.custom {
-            Some(custom) => custom.published.to_string().hash(hasher),
+            Some(custom) => custom.published().to_string().hash(hasher),
             None => table::fingerprint().hash(hasher),
         }
     }
@@ -127,7 +127,7 @@ impl Schemas {
     fn add_type(&mut self, of: &Arc<ResourceType>) {
         match (&of.custom, &of.schema.shape) {
             (Some(custom), _) => {
-                self.add_custom(of, &of.kind, custom_object(&custom.published));
+                self.add_custom(of, &of.kind, custom_object(custom.published()));
                 let items = json!({"type": "array", "items": reference(&schema_name(of))});
                 let list = json!({
                     "type": "object",

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 use kube_cel::cel::Program;
 use kube_cel::cel::common::ast::{EntryExpr, Expr};
@@ -51,8 +52,9 @@ const NAMES: [&str; 26] = [
 
 /// The rules of one version of a custom kind.
 pub(crate) struct RuleSet {
-    /// `None`: it has none.
-    compiled: Option<CompiledSchema>,
+    any: bool,
+    /// Compiled for the first object.
+    compiled: OnceLock<CompiledSchema>,
     /// Rules that tell their fault at another place than their own.
     pointing: HashSet<String>,
     root: RootContext,
@@ -60,7 +62,7 @@ pub(crate) struct RuleSet {
 
 impl std::fmt::Debug for RuleSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RuleSet").field("any", &self.compiled.is_some()).finish_non_exhaustive()
+        f.debug_struct("RuleSet").field("any", &self.any).finish_non_exhaustive()
     }
 }
 
@@ -74,15 +76,19 @@ impl RuleSet {
             pointing.extend(elsewhere.filter_map(|rule| rule["rule"].as_str()).map(str::to_owned));
         });
         let root = RootContext { api_version, api_group: group.to_owned(), kind: kind.to_owned() };
-        Self { compiled: any.then(|| kube_cel::compile_schema(schema)), pointing, root }
+        Self { any, compiled: OnceLock::new(), pointing, root }
     }
 
-    /// Checks an object whose fields have the right types; `old` is what it replaces.
-    pub(crate) fn check(&self, new: &Value, old: Option<&Value>, faults: &mut Faults) {
+    /// Checks an object whose fields have the right types; `schema` is what the rules were read from, `old` what the
+    /// object replaces.
+    pub(crate) fn check(&self, schema: &Value, (old, new): (Option<&Value>, &Value), faults: &mut Faults) {
         thread_local! {
             static VALIDATOR: Validator = Validator::new();
         }
-        let Some(compiled) = &self.compiled else { return };
+        if !self.any {
+            return;
+        }
+        let compiled = self.compiled.get_or_init(|| kube_cel::compile_schema(schema));
         let validate =
             |of: &Validator| of.validate_compiled_with_context(compiled, new, old, Some(&self.root));
         // The evaluator is not ours: whatever a rule makes of an object, the server goes on.

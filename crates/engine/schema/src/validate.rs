@@ -138,7 +138,7 @@ impl ResourceType {
     /// Rules are about objects whose fields are right in themselves.
     fn validate_rules(&self, new: &Value, old: Option<&Value>, faults: &mut Faults) {
         if let Some(custom) = self.custom.as_ref().filter(|_| faults.is_empty()) {
-            custom.rules.check(new, old, faults);
+            custom.rules.check(custom.published(), (old, new), faults);
         }
     }
 

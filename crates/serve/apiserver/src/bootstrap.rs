@@ -138,8 +138,11 @@ async fn ensure(
     if cluster.db.get(&target.key()).is_some() {
         return Ok(target);
     }
-    match create_object(cluster, &target, object, (Effect::Write, &Record::By(Author::server()))).await {
+    let record = Record::By(Author::server());
+    match create_object(cluster, &target, object, (Effect::Write, &record)).await {
         Err(Failure { code: StatusCode::CONFLICT, .. }) | Ok(_) => Ok(target),
+        // A server with the same store was first, and what its service has is taken.
+        Err(_) if cluster.db.get(&target.key()).is_some() => Ok(target),
         Err(failure) => Err(failure),
     }
 }

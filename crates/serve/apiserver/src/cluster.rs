@@ -80,9 +80,9 @@ impl Cluster {
         // Marked as seen before they are read: what comes later marks them again.
         definitions.mark_unchanged();
         let (catalog, problems) = self.catalog.load().with_crds(&self.values(DEFINITIONS, None));
-        for problem in problems.iter().filter(|p| p.fatal) {
+        for problem in problems {
             tracing::warn!(definition = %problem.definition, reason = %problem.reason, message = %problem.message,
-                "definition is not served");
+                is_served = !problem.fatal, "definition has a problem");
         }
         self.catalog.store(Arc::new(catalog));
         self.catalog.load_full()

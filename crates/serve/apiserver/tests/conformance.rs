@@ -300,7 +300,12 @@ async fn services_get_addresses(client: &Client) {
         code(create(service("outside", json!({"clusterIP": "10.0.0.1", "ports": ports}))).await).0,
         422
     );
-    assert_eq!(code(create(service("node", json!({"type": "NodePort", "ports": ports}))).await).0, 422);
+    let node = create(service("node", json!({"type": "NodePort", "ports": ports}))).await.unwrap();
+    let node_port = node.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    assert!((30_000..32_768).contains(&node_port), "{node_port}");
+    let same = json!([{"port": 80, "nodePort": node_port}]);
+    let taken = create(service("node-port-taken", json!({"type": "NodePort", "ports": same}))).await;
+    assert_eq!(code(taken), (422, "Invalid".into()));
     let moved = Patch::Merge(json!({"spec": {"clusterIP": "10.96.9.9"}}));
     assert_eq!(code(services.patch("one", &PatchParams::default(), &moved).await), (422, "Invalid".into()));
     let kubernetes = services.get("kubernetes").await.unwrap();

@@ -154,10 +154,11 @@ async fn etcd_is_spoken_to_over_tls_with_a_client_certificate() {
     };
     let pki = ClusterPki::in_memory(&[]).unwrap();
     let authorities = file("ca.crt", pki.ca_pem());
-    let own = pki.issue_server("etcd", &["127.0.0.1".into()]).unwrap();
+    let ip = EtcdMember::own_ip();
+    let own = pki.issue_server("etcd", &[ip.to_string()]).unwrap();
     let shown = pki.issue_client("apiserver", &[], std::time::Duration::from_secs(600)).unwrap();
     let own = [authorities.clone(), file("etcd.crt", &own.cert_pem), file("etcd.key", &own.key_pem)];
-    let member = EtcdMember::start_with(Some(own));
+    let member = EtcdMember::start_with(ip, Some(own));
     let client = Some((file("client.crt", &shown.cert_pem), file("client.key", &shown.key_pem)));
     let tls = |client| Some(EtcdTls { authorities: authorities.clone(), client });
     let settings = |tls| EtcdSettings { members: vec![member.address()], prefix: "/ambit".into(), tls };

@@ -115,7 +115,7 @@ async fn bad_requests_are_refused_with_a_status_that_says_why() {
     posts(MAPS, json, &huge, (413, "RequestEntityTooLarge", "limit is 3145728")).await;
     let gets =
         async |path: &str, accept, expected| check("GET", path, &[("accept", accept)], "", expected).await;
-    gets(MAPS, "application/vnd.kubernetes.protobuf", (406, "NotAcceptable", "application/json")).await;
+    gets(MAPS, "application/cbor", (406, "NotAcceptable", "application/json")).await;
     gets("/api/v1/nonsense", "", (404, "NotFound", "could not find the requested resource")).await;
     gets("/api/v1/configmaps/a", "", (404, "NotFound", "could not find")).await;
     gets(&format!("{MAPS}/a"), "", (404, "NotFound", r#"configmaps "a" not found"#)).await;

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::{Catalog, FieldValidation, GroupVersionKind, ScalePaths, Scope, parse_yaml};
@@ -69,6 +71,32 @@ fn the_second_of_two_definitions_conflicts() {
     assert_eq!(problems[0].definition, "others.example.com");
     assert!(catalog.resource("example.com", "v1", "gadgets").is_some());
     assert!(catalog.resource("example.com", "v1", "others").is_none());
+}
+
+#[test]
+fn a_definition_that_was_refused_its_names_takes_them_from_nobody() {
+    let mut refused = gadgets();
+    refused["metadata"]["name"] = "a.example.com".into();
+    refused["spec"]["names"]["plural"] = "a".into();
+    refused["status"]["conditions"] = json!([{"type": "NamesAccepted", "status": "False"}]);
+    let (catalog, problems) = Catalog::builtin().with_crds(&[refused, gadgets()]);
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].definition, "a.example.com");
+    assert!(catalog.resource("example.com", "v1", "gadgets").is_some());
+}
+
+#[test]
+fn only_what_has_changed_is_read_again() {
+    let mut definition = gadgets();
+    let (first, _) = Catalog::builtin().with_crds(&[definition.clone()]);
+    definition["metadata"]["labels"] = json!({"of": "its metadata"});
+    let (same, _) = first.with_crds(&[definition.clone()]);
+    let of = |catalog: &Catalog| catalog.kind("example.com", "v1", "Gadget").unwrap().clone();
+    assert!(Arc::ptr_eq(&of(&first), &of(&same)));
+    schema(&mut definition)["spec"]["properties"]["size"] = json!({"type": "integer"});
+    let (changed, _) = same.with_crds(&[definition]);
+    assert!(!Arc::ptr_eq(&of(&same), &of(&changed)));
+    assert!(of(&changed).custom.as_ref().unwrap().published().to_string().contains("size"));
 }
 
 #[test]

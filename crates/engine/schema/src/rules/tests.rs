@@ -22,12 +22,17 @@ fn widget() -> (String, &'static str, &'static str) {
     ("example.com/v1".to_owned(), "example.com", "Widget")
 }
 
+fn check_object(rules: &Value, objects: (Option<&Value>, &Value), faults: &mut Faults) {
+    let schema = schema(rules);
+    RuleSet::of(&schema, widget()).check(&schema, objects, faults);
+}
+
 /// The faults of an object with this spec that replaces another, as text.
 #[track_caller]
 fn check(rules: &Value, (old, new): (Option<&Value>, &Value), expected: &[&str]) {
     let of = |spec: &Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "spec": spec});
     let mut faults = Faults::default();
-    RuleSet::of(&schema(rules), widget()).check(&of(new), old.map(of).as_ref(), &mut faults);
+    check_object(rules, (old.map(of).as_ref(), &of(new)), &mut faults);
     let texts: Vec<String> = faults.into_vec().iter().map(FieldFault::to_string).collect();
     assert_eq!(texts, expected, "{rules} {old:?} {new}");
 }
@@ -85,7 +90,7 @@ fn what_was_wrong_before_and_has_not_changed_is_let_be() {
 fn a_rule_that_fails_on_an_object_refuses_it_and_says_why() {
     let rules = json!([{"rule": "self.names[7] == 'x'"}]);
     let mut faults = Faults::default();
-    RuleSet::of(&schema(&rules), widget()).check(&json!({"spec": {"names": []}}), None, &mut faults);
+    check_object(&rules, (None, &json!({"spec": {"names": []}})), &mut faults);
     let text = faults.into_vec()[0].to_string();
     assert!(
         text.starts_with("spec: Invalid value: rule \"self.names[7] == 'x'\" cannot be evaluated"),
@@ -160,6 +165,6 @@ proptest::proptest! {
         let _ = compile(&rule);
         let mut faults = Faults::default();
         let object = json!({"spec": {"name": name, "names": [name], "replicas": 1}});
-        RuleSet::of(&schema(&json!([{"rule": rule}])), widget()).check(&object, Some(&object), &mut faults);
+        check_object(&json!([{"rule": rule}]), (Some(&object), &object), &mut faults);
     }
 }
