@@ -1,7 +1,7 @@
 //! Quantities such as `500m`, `1Gi` and `1e3`, for checks and comparison by value.
 
 /// A quantity as a whole number of nano-units: exact for everything Kubernetes allows up to about 10²⁹.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity(i128);
 
 /// Nano-units in a unit.
@@ -37,6 +37,36 @@ impl Quantity {
     #[must_use]
     pub fn is_whole(self) -> bool {
         self.0 % NANO == 0
+    }
+
+    /// The amount in units, rounded.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "rounded")]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / NANO as f64
+    }
+}
+
+/// The sum, capped at the ends of the range.
+impl std::ops::Add for Quantity {
+    type Output = Quantity;
+
+    fn add(self, other: Quantity) -> Quantity {
+        Quantity(self.0.saturating_add(other.0))
+    }
+}
+
+/// With the largest suffix that leaves a whole number: binary from `Ki` on, decimal below a unit.
+impl std::fmt::Display for Quantity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("0");
+        }
+        let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().zip((1..=6).rev());
+        let small = [("", NANO), ("m", NANO / 1000), ("u", NANO / 1_000_000), ("n", 1)];
+        let units = binary.map(|(suffix, power)| (suffix, NANO * 1024_i128.pow(power))).chain(small);
+        let (suffix, unit) = units.into_iter().find(|(_, unit)| self.0 % unit == 0).unwrap_or(("n", 1));
+        write!(f, "{}{suffix}", self.0 / unit)
     }
 }
 
@@ -122,6 +152,13 @@ mod tests {
         check(".5", Some(NANO / 2));
         check("99999999999999999999999999999999999999999999", Some(i128::MAX));
         check("1e-400", Some(1));
+    }
+
+    #[test]
+    fn shown() {
+        for text in ["0", "1", "1500m", "1Gi", "1536Mi", "250u", "-3n", "1000"] {
+            assert_eq!(Quantity::parse(text).unwrap().to_string(), text);
+        }
     }
 
     #[test]

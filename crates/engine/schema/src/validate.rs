@@ -7,6 +7,7 @@ mod core;
 mod custom;
 mod definition;
 mod format;
+mod limit_range;
 mod metadata;
 mod names;
 mod network;
@@ -49,6 +50,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("api.core.v1.EnvVar", container::env_var),
     ("api.core.v1.Event", core::event),
     ("api.core.v1.HTTPGetAction", container::http_get),
+    ("api.core.v1.LimitRangeSpec", limit_range::limit_range_spec),
     ("api.core.v1.LocalObjectReference", core::local_reference),
     ("api.core.v1.Node", core::node),
     ("api.core.v1.PersistentVolumeClaimSpec", storage::claim_spec),

@@ -1,8 +1,10 @@
 //! Admission: what the cluster adds to and refuses of objects that are well-formed in themselves.
 
 mod address;
+mod default_class;
 mod definition;
 mod job;
+mod limit_range;
 mod namespace;
 mod node_port;
 mod pod;
@@ -42,11 +44,18 @@ pub(crate) async fn create<'a>(
     match (&*kind.group, &*kind.kind) {
         ("", "Namespace") => namespace::complete_new(value),
         ("", "Pod") => {
+            pod::request_limits(value);
+            limit_range::admit_pod(cluster, kind, value)?;
             priority::resolve(cluster, kind, value)?;
             service_account::attach(cluster, value).await?;
             pod::complete_new(value);
         }
         ("", "Secret") => secret::fold_string_data(value),
+        ("", "PersistentVolumeClaim") => {
+            limit_range::check_claim(cluster, kind, value)?;
+            default_class::of_claim(cluster, value);
+        }
+        ("networking.k8s.io", "Ingress") => default_class::of_ingress(cluster, value),
         ("batch", "Job") => job::complete_new(value),
         ("", "Service") => return address::allocate(cluster, kind, value, None).await,
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition::accept(cluster, kind, value)?,
@@ -67,6 +76,7 @@ pub(crate) async fn update<'a>(
     match (&*kind.group, &*kind.kind) {
         ("", "Namespace") => namespace::complete(new),
         ("", "Secret") => secret::fold_string_data(new),
+        ("", "PersistentVolumeClaim") if by_client => limit_range::check_claim(cluster, kind, new)?,
         ("", "Service") if by_client => return address::allocate(cluster, kind, new, Some(old)).await,
         ("apiextensions.k8s.io", "CustomResourceDefinition") if by_client => {
             definition::complete_names(new);

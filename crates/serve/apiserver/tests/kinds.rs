@@ -53,6 +53,7 @@ fn minimal(kind: &str) -> Value {
         "EndpointSlice" => json!({"addressType": "IPv4", "endpoints": []}),
         "RoleBinding" | "ClusterRoleBinding" => json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io",
             "kind": "ClusterRole", "name": "view"}}),
+        "LimitRange" => json!({"spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}),
         "PriorityClass" => json!({"value": 7}),
         "RuntimeClass" => json!({"handler": "runc"}),
         "StorageClass" => json!({"provisioner": "example.com/p"}),

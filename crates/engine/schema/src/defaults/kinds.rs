@@ -20,6 +20,7 @@ const DEPENDENT: &[(&str, Fill)] = &[
     ("api.batch.v1.JobSpec", job_spec),
     ("api.core.v1.Container", container),
     ("api.core.v1.EphemeralContainer", container),
+    ("api.core.v1.LimitRangeItem", limit_range_item),
     ("api.core.v1.Namespace", namespace),
     ("api.core.v1.Pod", pod),
     ("api.core.v1.PodSpec", pod_spec),
@@ -46,6 +47,19 @@ pub(super) fn dependent_defaults(id: DefinitionId, object: &mut Object) {
     });
     if let Some(function) = BY_ID.get(&id) {
         function(object);
+    }
+}
+
+/// Limits of containers default to the largest allowed, requests to the limits, or else to the smallest.
+fn limit_range_item(item: &mut Object) {
+    if item.get("type").is_none_or(|of| of != "Container") {
+        return;
+    }
+    for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
+        let Some(Value::Object(amounts)) = item.get(from).cloned() else { continue };
+        if let Some(known) = item.entry(to).or_insert_with(|| json!({})).as_object_mut() {
+            amounts.into_iter().for_each(|(resource, amount)| _ = known.entry(resource).or_insert(amount));
+        }
     }
 }
 

@@ -1,14 +1,24 @@
-//! Pods: the status they begin with.
+//! Pods: what they are given beside what they ask for, and the status they begin with.
 
 use serde_json::{Value, json};
 
-/// A new pod.
-pub(super) fn complete_new(value: &mut Value) {
+/// Taints of a node that does not answer; how long a pod stays on one unless it says otherwise. Source: kubernetes
+/// plugin/pkg/admission/defaulttolerationseconds.
+const AWAY: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const AWAY_SECONDS: u32 = 300;
+
+/// A limit without a request is a request too.
+pub(super) fn request_limits(value: &mut Value) {
     for list in ["containers", "initContainers"] {
         for container in containers_mut(value, list) {
             requests_from_limits(container);
         }
     }
+}
+
+/// A new pod whose resources are known.
+pub(super) fn complete_new(value: &mut Value) {
+    tolerate_absence(value);
     value["status"] = json!({"phase": "Pending", "qosClass": qos_class(&value["spec"])});
 }
 
@@ -17,7 +27,21 @@ pub(super) fn containers_mut<'a>(pod: &'a mut Value, list: &str) -> impl Iterato
     pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// A limit without a request is a request too. Source: core/v1 SetDefaults_Pod.
+fn tolerate_absence(value: &mut Value) {
+    let mut tolerations = value["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    let is = |field: &Value, text: &str| field.as_str().is_none_or(|own| own.is_empty() || own == text);
+    for taint in AWAY {
+        let is_tolerated = |own: &Value| is(&own["key"], taint) && is(&own["effect"], "NoExecute");
+        if !tolerations.iter().any(is_tolerated) {
+            tolerations.push(json!({
+                "key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": AWAY_SECONDS,
+            }));
+        }
+    }
+    value["spec"]["tolerations"] = tolerations.into();
+}
+
+/// Source: core/v1 SetDefaults_Pod.
 fn requests_from_limits(container: &mut Value) {
     let Some(limits) = container["resources"]["limits"].as_object().cloned() else { return };
     for (resource, limit) in limits {
@@ -58,8 +82,27 @@ mod tests {
     fn check(resources: &[Value], expected: &str) {
         let containers: Vec<Value> = resources.iter().map(|r| json!({"resources": r})).collect();
         let mut pod = json!({"spec": {"containers": containers}});
+        request_limits(&mut pod);
         complete_new(&mut pod);
         assert_eq!(pod["status"], json!({"phase": "Pending", "qosClass": expected}));
+    }
+
+    #[test]
+    fn a_pod_stays_for_a_while_on_a_node_that_is_away() {
+        let given = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
+        let check = |own: Value, expected: &[Value]| {
+            let mut pod = json!({"spec": {"tolerations": own.clone(), "containers": []}});
+            complete_new(&mut pod);
+            assert_eq!(pod["spec"]["tolerations"].as_array().unwrap(), expected, "{own}");
+        };
+        check(Value::Null, &AWAY.map(given));
+        let all = json!({"operator": "Exists"});
+        check(json!([all]), std::slice::from_ref(&all));
+        let one =
+            json!({"key": AWAY[0], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5});
+        check(json!([one]), &[one.clone(), given(AWAY[1])]);
+        let other = json!({"key": AWAY[0], "operator": "Exists", "effect": "NoSchedule"});
+        check(json!([other]), &[other.clone(), given(AWAY[0]), given(AWAY[1])]);
     }
 
     #[test]
