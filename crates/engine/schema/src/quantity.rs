@@ -1,5 +1,7 @@
 //! Quantities such as `500m`, `1Gi` and `1e3`, for checks and comparison by value.
 
+use serde_json::Value;
+
 /// A quantity as a whole number of nano-units: exact for everything Kubernetes allows up to about 10²⁹.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity(i128);
@@ -25,6 +27,16 @@ impl Quantity {
         }
         let nano = scale(whole, fraction, Suffix::parse(suffix)?);
         Some(Quantity(if negative { -nano } else { nano }))
+    }
+
+    /// Reads a quantity as objects have it: a text or a number.
+    #[must_use]
+    pub fn of(value: &Value) -> Option<Quantity> {
+        match value {
+            Value::String(text) => Quantity::parse(text),
+            Value::Number(number) => Quantity::parse(&number.to_string()),
+            _ => None,
+        }
     }
 
     /// Whether the amount is below zero.

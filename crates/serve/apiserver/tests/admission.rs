@@ -35,7 +35,7 @@ async fn pods_get_the_defaults_of_their_namespace_and_keep_to_its_limits() {
     let range = |limits: Value| {
         object::<LimitRange>(json!({"metadata": {"name": "r"}, "spec": {"limits": [limits]}}))
     };
-    let wrong = range(json!({"type": "Container", "min": {"cpu": "2"}, "max": {"cpu": "1"}}));
+    let wrong = range(json!({"type": "Container", "min": {"cpu": 2}, "max": {"cpu": "1"}}));
     let told = refused(ranges.create(&create, &wrong).await, 422);
     assert!(
         told.contains(

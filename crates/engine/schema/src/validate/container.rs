@@ -165,7 +165,7 @@ pub(super) fn resources(resources: &Value, path: &Path<'_>, faults: &mut Faults)
             if let Err(message) = names::qualified_name(name) {
                 faults.invalid(&path, name.as_str(), message);
             }
-            if quantity(amount).is_some_and(Quantity::is_negative) {
+            if Quantity::of(amount).is_some_and(Quantity::is_negative) {
                 faults.invalid(&path, amount.clone(), "must be greater than or equal to 0");
             }
         }
@@ -173,7 +173,7 @@ pub(super) fn resources(resources: &Value, path: &Path<'_>, faults: &mut Faults)
     let path = path.field("requests");
     for (name, request) in resources["requests"].as_object().into_iter().flatten() {
         let limit = &resources["limits"][name.as_str()];
-        if let (Some(request_amount), Some(limit)) = (quantity(request), quantity(limit))
+        if let (Some(request_amount), Some(limit)) = (Quantity::of(request), Quantity::of(limit))
             && request_amount > limit
         {
             let shown = request.as_str().map_or_else(|| request.to_string(), str::to_owned);
@@ -187,14 +187,6 @@ pub(super) fn resources(resources: &Value, path: &Path<'_>, faults: &mut Faults)
 fn limit_text(resources: &Value, name: &str) -> String {
     let limit = &resources["limits"][name];
     limit.as_str().map_or_else(|| limit.to_string(), str::to_owned)
-}
-
-fn quantity(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(text) => Quantity::parse(text),
-        Value::Number(number) => Quantity::parse(&number.to_string()),
-        _ => None,
-    }
 }
 
 /// Checks a container's security context.

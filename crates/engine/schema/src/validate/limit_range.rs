@@ -56,8 +56,11 @@ fn limit_range_item(item: &Value, path: &Path<'_>, faults: &mut Faults) {
         .flat_map(|amounts| amounts.keys())
         .collect();
     for resource in resources {
-        let amount = |field: &str| Quantity::parse(item[field].get(resource)?.as_str()?);
-        let shown = |field: &str| item[field][resource.as_str()].as_str().unwrap_or_default();
+        let amount = |field: &str| Quantity::of(item[field].get(resource)?);
+        let shown = |field: &str| match &item[field][resource.as_str()] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
         for ([less, more], [less_name, more_name], at) in ORDERED {
             if let (Some(low), Some(high)) = (amount(less), amount(more))
                 && low > high

@@ -127,7 +127,7 @@ fn containers<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = &'a Valu
 
 fn quantities(amounts: &Value) -> Amounts {
     let all = amounts.as_object().into_iter().flatten();
-    all.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?))).collect()
+    all.filter_map(|(name, amount)| Some((name.clone(), Quantity::of(amount)?))).collect()
 }
 
 fn amounts(container: &Value, what: &str) -> Amounts {
@@ -169,8 +169,9 @@ fn of_pod(value: &Value, what: &str) -> Amounts {
 fn bounds(item: &Value, field: &str) -> Vec<(String, String, Quantity)> {
     let all = item[field].as_object().into_iter().flatten();
     all.filter_map(|(resource, bound)| {
-        let bound = bound.as_str()?;
-        Some((resource.clone(), bound.to_owned(), Quantity::parse(bound)?))
+        let amount = Quantity::of(bound)?;
+        let written = bound.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+        Some((resource.clone(), written, amount))
     })
     .collect()
 }
