@@ -6,16 +6,9 @@ mod cluster;
 use ambit_api::core::v1::{LimitRange, PersistentVolumeClaim, Pod, ServiceAccount};
 use ambit_api::networking::v1::{Ingress, IngressClass};
 use ambit_api::storage::v1::StorageClass;
-use cluster::{TestCluster, object};
+use cluster::{TestCluster, object, refused};
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
-
-fn refused<T: std::fmt::Debug>(outcome: Result<T, kube::Error>, code: u16) -> String {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.code == code => status.message.clone(),
-        other => panic!("{other:?}"),
-    }
-}
 
 fn pod(name: &str, resources: &Value) -> Pod {
     let container = json!({"name": "c", "image": "i", "resources": resources});

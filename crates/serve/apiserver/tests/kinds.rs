@@ -3,7 +3,7 @@
 
 mod cluster;
 
-use cluster::{TestCluster, object};
+use cluster::{TestCluster, object, refused};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::discovery::{Discovery, Scope, verbs};
 use serde_json::{Value, json};
@@ -159,14 +159,6 @@ fn of_path(of: &kube::api::ApiResource, namespace: Option<&str>) -> String {
     match namespace {
         Some(namespace) => format!("{root}/namespaces/{namespace}/{}", of.plural),
         None => format!("{root}/{}", of.plural),
-    }
-}
-
-/// The message of a refusal.
-fn refused<T: std::fmt::Debug>(outcome: Result<T, kube::Error>, code: u16) -> String {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.code == code => status.message.clone(),
-        other => panic!("{other:?}"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod cluster;
 
-use cluster::{TestCluster, object};
+use cluster::{TestCluster, object, refused};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
@@ -23,13 +23,6 @@ fn definition(rules: &Value) -> Value {
                     "x-kubernetes-validations": [
                         {"rule": "!has(self.status) || self.status.at <= self.spec.upto", "message": "beyond the end"}]}}}]},
     })
-}
-
-fn refused<T: std::fmt::Debug>(outcome: Result<T, kube::Error>, code: u16) -> String {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.code == code => status.message.clone(),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[tokio::test]

@@ -86,3 +86,11 @@ impl TestCluster {
 pub(crate) fn object<K: serde::de::DeserializeOwned>(value: serde_json::Value) -> K {
     serde_json::from_value(value).unwrap()
 }
+
+/// The message of a refusal with that code.
+pub(crate) fn refused<T: std::fmt::Debug>(outcome: Result<T, kube::Error>, code: u16) -> String {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.code == code => status.message.clone(),
+        other => panic!("{other:?}"),
+    }
+}
